@@ -204,6 +204,7 @@ class Declaration(Struct, frozen=True):
     has_times: rows have the time by which the window selects.
     account: the names that an account's values must have. granted: those that a login brings, before any other request.
     detail_batch: the list is partial, and a detail request takes so many keys (see `Detailing`). 0: the list is whole.
+    lists: how many lists a window is read from (see `ManyLists`).
     is_version_ordered: False when the version is `content_version`, which shows only that a state differs.
     largest_row, largest_answer: bytes. A bigger row is set aside. A bigger answer must not be read to its end.
     longest_wait_ms: the limit of a platform's own 'retry after'.
@@ -221,6 +222,7 @@ class Declaration(Struct, frozen=True):
     has_times: bool = True
     granted: tuple[str, ...] = ()
     detail_batch: NotNegative = 0
+    lists: Positive = 1
     is_version_ordered: bool = True
     largest_row: Positive = 512 * 1024
     largest_answer: Positive = 64 * 1024 * 1024
@@ -248,6 +250,16 @@ class Adapter(Protocol):
         """Return the rows and what follows. BrokenContract when the body does not fit the declaration. Garbled, which
         may pass by itself, when it is no whole JSON."""
         ...
+
+
+@runtime_checkable
+class ManyLists(Protocol):
+    """An adapter whose platform may list the orders of one source in several ways, and each window is read from all of
+    them. `lists`: one adapter each, by name, {"": itself} where there is one list. `declaration` says what holds for
+    all of them together (see `platforms.lists`)."""
+
+    @property
+    def lists(self) -> Mapping[str, Adapter]: ...
 
 
 @runtime_checkable

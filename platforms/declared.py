@@ -24,9 +24,10 @@ from platforms.adapter import (
 )
 from platforms.bounds import Bounds, Window
 from platforms.calls import CompiledRequest
-from platforms.declared_file import AdapterFile, TimePart, VersionPart, WindowPart, read_file
+from platforms.declared_file import AdapterFile, TimePart, VersionPart, WindowPart, in_list, read_lists
 from platforms.details import DetailCall
 from platforms.errors import BadDeclaration
+from platforms.lists import combined
 from platforms.login import LoginCall
 from platforms.outcomes import graphql_outcome, json_outcome, usual_outcome, with_text
 from platforms.pages import PageReader
@@ -51,16 +52,44 @@ def declare_toml(text: str) -> DeclaredAdapter:
 
 def declare(table: Mapping[str, object]) -> DeclaredAdapter:
     """Return the adapter that a table describes. BadDeclaration with the path of its first fault."""
-    file = read_file(table)
-    return DeclaredAdapter(file) if file.login is None else DeclaredLoginAdapter(file)
+    files = read_lists(table)
+    _check_lists(list(files.values()))
+    lists: dict[str, DeclaredAdapter] = {}
+    for number, (name, file) in enumerate(files.items()):
+        with in_list(number, _own_table(table, number)):
+            lists[name] = _adapter(file)
+    first = next(iter(files.values()))
+    return lists[""] if "" in lists else _adapter(first, lists)
+
+
+def _check_lists(files: Sequence[AdapterFile]) -> None:
+    """Refuse lists in which one order has two keys, or versions that cannot be compared."""
+    for number, file in enumerate(files):
+        if isinstance(file.record.key, str) != isinstance(files[0].record.key, str):
+            raise BadDeclaration(f"list[{number}].record.key", "has one path in all lists, or several in all")
+        if file.record.version.kind != files[0].record.version.kind:
+            raise BadDeclaration(
+                f"list[{number}].record.version.kind", "is the same in all lists, or an order would have two versions"
+            )
+
+
+def _own_table(table: Mapping[str, object], number: int) -> object:
+    lists = table.get("list")
+    return lists[number] if isinstance(lists, list) else None
+
+
+def _adapter(file: AdapterFile, lists: Mapping[str, DeclaredAdapter] | None = None) -> DeclaredAdapter:
+    return DeclaredAdapter(file, lists) if file.login is None else DeclaredLoginAdapter(file, lists)
 
 
 class DeclaredAdapter:
-    """A platform that is wholly data."""
+    """A platform that is wholly data. Where it has several lists, it is the first one, beside the declaration of all
+    together."""
 
-    def __init__(self, file: AdapterFile) -> None:
+    def __init__(self, file: AdapterFile, lists: Mapping[str, DeclaredAdapter] | None = None) -> None:
         check_file(file)
         self.file = file
+        self.lists: Mapping[str, DeclaredAdapter] = lists or {"": self}
         self._call = _call(file)
         self._now = _style("request.now", file.request.now)
         self._rules = Rules(file.errors, int(file.longest_wait))
@@ -70,10 +99,11 @@ class DeclaredAdapter:
         self._detail = None if file.detail is None else DetailCall(file.detail, file.auth)
         self._account_names = _account_names(self._call, self._detail)
         self._declaration = _declaration(file, *_needed(file, self._account_names, self._login))
+        self._whole = combined([each.declaration for each in lists.values()]) if lists else self._declaration
 
     @property
     def declaration(self) -> Declaration:
-        return self._declaration
+        return self._whole
 
     def request(self, window: Window, page: str | int | None, account: Account, now_ms: int) -> Request:
         base_url = self._base_url(account)

@@ -5,9 +5,10 @@ An unknown key is refused, with the nearest known one. Durations are text with a
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from types import UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 import msgspec
 from msgspec import Meta, Struct
@@ -17,6 +18,7 @@ from platforms.errors import BadDeclaration, nearest
 from platforms.signing import Recipe
 from platforms.times import TimeFormat
 
+LIST_NAME = re.compile(r"[a-z0-9_-]{1,64}")
 _DURATION = re.compile(r"(\d{1,9})(ms|s|m|h|d)")
 _UNITS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _USUAL_PATTERN = "%Y-%m-%d %H:%M:%S"
@@ -202,6 +204,17 @@ class LoginPart(Struct, frozen=True, forbid_unknown_fields=True):
     auth: AuthPart = AuthPart()
 
 
+class ListPart(Struct, frozen=True, forbid_unknown_fields=True):
+    """One of several lists of the same orders. Its tables are laid over those of the file: what it has in them counts
+    before what the file has there, key by key."""
+
+    name: str
+    request: dict[str, Any] = {}
+    window: dict[str, Any] = {}
+    pages: dict[str, Any] = {}
+    record: dict[str, Any] = {}
+
+
 class AdapterFile(Struct, frozen=True, forbid_unknown_fields=True):
     """A platform as data. settle, overlap, again: see `adapter.Declaration`."""
 
@@ -226,21 +239,79 @@ class AdapterFile(Struct, frozen=True, forbid_unknown_fields=True):
     largest_answer: Annotated[int, Meta(ge=1)] = 64 * 1024 * 1024
 
 
+class WithLists(AdapterFile, frozen=True, forbid_unknown_fields=True):
+    """A file as it is written: with `[[list]]`, where a source has several lists."""
+
+    lists: list[ListPart] = msgspec.field(default_factory=list, name="list")
+
+
 def read_file(table: Mapping[str, object]) -> AdapterFile:
     """Return the checked file. BadDeclaration names the path of what is wrong, and the nearest known key."""
-    _refuse_unknown(table, AdapterFile, "")
+    _refuse_unknown(table, WithLists, "")
+    return _converted(table, AdapterFile, "")
+
+
+def read_lists(table: Mapping[str, object]) -> dict[str, AdapterFile]:
+    """Return the checked file of each list by its name. A file without `[[list]]` has one list, without a name.
+    BadDeclaration as `read_file`. What is wrong in a list's own table is named as a part of that."""
+    if "list" not in table:
+        return {"": read_file(table)}
+    common = {key: value for key, value in table.items() if key != "list"}
+    _refuse_unknown(table, WithLists, "")
+    found: dict[str, AdapterFile] = {}
+    parts = table["list"]
+    if not isinstance(parts, list) or len(parts) < 2:
+        raise BadDeclaration("list", "is for two lists or more; a file of one list has its tables at the top")
+    for number, own in enumerate(parts):
+        part = _converted(own, ListPart, f"list[{number}]")
+        if not LIST_NAME.fullmatch(part.name) or part.name in found:
+            raise BadDeclaration(f"list[{number}].name", f"{part.name!r}: use a name of its own, of a-z 0-9 _ -")
+        with in_list(number, own):
+            found[part.name] = read_file(_laid_over(common, {key: own[key] for key in own if key != "name"}))
+    return found
+
+
+@contextmanager
+def in_list(number: int, own: object) -> Iterator[None]:
+    """Name the place of a fault as a part of the list, if its own tables have it or a neighbour of it."""
     try:
-        return msgspec.convert(table, AdapterFile, dec_hook=_hook)
+        yield
+    except BadDeclaration as error:
+        table = error.where.partition(".")[0]
+        is_own = isinstance(own, Mapping) and table in own
+        if is_own:
+            raise BadDeclaration(f"list[{number}].{error.where}", error.problem) from error
+        name = own.get("name") if isinstance(own, Mapping) else None
+        problem = f"{error.problem} (in the list {name!r})" if name else error.problem
+        raise BadDeclaration(error.where, problem) from error
+
+
+def _laid_over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Return both tables in one. Where both have a value, that of `above` counts, and tables are joined key by key."""
+    made = dict(below)
+    for key, value in above.items():
+        old = made.get(key)
+        made[key] = _laid_over(old, value) if isinstance(old, Mapping) and isinstance(value, Mapping) else value
+    return made
+
+
+StructT = TypeVar("StructT", bound=Struct)
+
+
+def _converted(table: object, type_: type[StructT], where: str) -> StructT:
+    try:
+        return msgspec.convert(table, type_, dec_hook=_hook)
     except msgspec.ValidationError as error:
-        problem, _, where = str(error).partition(" - at `$")
-        raise _fault(table, where.strip("`."), problem) from error
+        problem, _, place = str(error).partition(" - at `$")
+        fault = _fault(table, place.strip("`."), problem, type_)
+        raise BadDeclaration(f"{where}.{fault.where}" if where else fault.where, fault.problem) from error
 
 
-def _fault(table: Mapping[str, object], where: str, problem: str) -> BadDeclaration:
+def _fault(table: object, where: str, problem: str, root: type[Struct]) -> BadDeclaration:
     """Return the fault with the field's name, what is allowed there, and what stands there."""
     if missing := re.fullmatch(r"Object missing required field `(.*)`", problem):
         return BadDeclaration(f"{where}.{missing[1]}" if where else missing[1], "is missing, and has no default")
-    type_, value = _at(table, where)
+    type_, value = _at(table, where, root)
     if isinstance(value, dict | list) or type_ is None:
         return BadDeclaration(where or "file", problem)
     allowed = [repr(each) for each in _literals(type_)]
@@ -248,9 +319,9 @@ def _fault(table: Mapping[str, object], where: str, problem: str) -> BadDeclarat
     return BadDeclaration(where or "file", f"{value!r} is not allowed ({problem}){hint}" if hint else problem)
 
 
-def _at(table: object, where: str) -> tuple[Any, object]:
+def _at(table: object, where: str, root: type[Struct]) -> tuple[Any, object]:
     """Return the type and the value of a path, (None, None) if it leads nowhere."""
-    type_: Any = AdapterFile
+    type_: Any = root
     for name, number in re.findall(r"([^.\[\]]+)|\[(\d+)\]", where):
         if number and isinstance(table, list) and int(number) < len(table):
             table = table[int(number)]

@@ -49,6 +49,8 @@ class BadDeclaration(PlatformError, ValueError):
         """The place as it looks in a file: `[window] step`, `[[errors]] 2 outcome`, or a key without a table."""
         table, _, key = self.where.rpartition(".")
         found = re.fullmatch(r"(\w+)\[(\d+)\](.*)", table or self.where)
+        if found is not None and found[1] == "list" and found[3]:
+            return f"[[list]] number {int(found[2]) + 1}, [list{found[3]}] {key}"
         if found is not None:
             return f"[[{found[1]}]] number {int(found[2]) + 1}{found[3]} {key}".rstrip()
         return f"[{table}] {key}" if table else self.where

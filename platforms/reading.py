@@ -60,11 +60,13 @@ class Ask(NamedTuple):
 
 
 class ShortPart(NamedTuple):
-    """A part of the window that is known not to be whole: `missing` of `listed` orders, 0 of 0 without a count."""
+    """A part of the window that is known not to be whole: `missing` of `listed` orders, 0 of 0 without a count.
+    `list_name`: of several lists, the one that is short."""
 
     window: Window
     missing: int
     listed: int
+    list_name: str = ""
 
 
 class ReadingResult(Struct, frozen=True):
@@ -93,7 +95,8 @@ class Reading:
     ends in BrokenContract, after all good rows were handed out. `is_trusted`: rows of this platform could be read
     before, so one or two bad ones may be all that it lists. With `checks_window` the first answer with rows, if they do
     not show that the platform obeys the window, is followed by a check of that. `obeys` is the result: False if
-    the check showed nothing, None without a check."""
+    the check showed nothing, None without a check. `versions`: of the orders handed out, which other readings may
+    share."""
 
     def __init__(
         self,
@@ -103,6 +106,7 @@ class Reading:
         sets_bad_aside: bool = False,
         is_trusted: bool = True,
         checks_window: bool = False,
+        versions: dict[str, int] | None = None,
     ) -> None:
         self._rules = declaration.pages
         self._bounds = declaration.window.bounds
@@ -120,7 +124,7 @@ class Reading:
         longest_ms = max(step_ms, declaration.window.longest_ms - 2 * step_ms)  # bounds widen the window
         pieces = cut_window(window, longest_ms, step_ms) if self._is_bounded else [window]
         self._todo = [Part(piece) for piece in reversed(pieces)]
-        self._versions: dict[str, int] = {}
+        self._versions: dict[str, int] = {} if versions is None else versions
         self._is_proven = self._is_counted = True
         self._requests = self._cut = self._strays = self._moved = 0
         self._short: list[ShortPart] = []
@@ -129,6 +133,11 @@ class Reading:
         self._wants_check = checks_window
         self._check: WindowCheck | None = None
         self.obeys: bool | None = None
+
+    @property
+    def list_name(self) -> str:
+        """The list that the next request is for, of several (see `platforms.lists`). Here there is one."""
+        return ""
 
     @property
     def is_done(self) -> bool:

@@ -73,18 +73,24 @@ def with_declared(settings: FetchSettings, declared: Declaration) -> FetchSettin
     )
 
 
+def is_halved(declared: Declaration) -> bool:
+    """Return whether a window with more than a page can only be read again in smaller ones."""
+    pages = declared.pages
+    return pages.style == "one" and (pages.counts_rows or not (pages.has_total and declared.has_times))
+
+
 def lengths_of(declared: Declaration, settings: FetchSettings) -> Lengths:
     """Return what bounds the slices of a source. A list whose windows can only be halved has one page in a slice. Of
-    such pages a quarter is left free, because a page that overflows costs two more."""
+    such pages a quarter is left free, because a page that overflows costs two more. Several lists share the rate."""
     pages, bounds = declared.pages, declared.window.bounds
     overlap_ms = max(settings.overlap_before_ms, declared.overlap_ms) + settings.overlap_after_ms
     rates = [settings.rate, *(bucket.per_second for bucket in declared.rate)]
-    per_s = min([*rates, settings.platform_rate] if settings.platform_rate else rates)
-    is_halved = pages.style == "one" and (pages.counts_rows or not (pages.has_total and declared.has_times))
-    count = 1 if is_halved else pages_of(per_s, settings.timeout_ms)
+    per_s = min([*rates, settings.platform_rate] if settings.platform_rate else rates) / declared.lists
+    is_narrow = is_halved(declared)
+    count = 1 if is_narrow else pages_of(per_s, settings.timeout_ms)
     return Lengths(
         longest_ms=max(2 * overlap_ms, declared.window.longest_ms - 2 * bounds.step_ms - overlap_ms),
-        rows=max(1, pages.size * 3 // 4) if is_halved else pages.size * count,
+        rows=max(1, pages.size * 3 // 4) if is_narrow else pages.size * count,
         pages=count,
         overlap_ms=overlap_ms,
         per_s=per_s,

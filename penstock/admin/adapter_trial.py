@@ -6,15 +6,19 @@ window in two halves, windows that begin and end exactly at an order's time, and
 """
 
 from collections.abc import Mapping
+from math import ceil
 from typing import Any, Literal, NamedTuple
 
 from msgspec import Struct, field
 
+from actors.fetch.rules.settings import FetchSettings
+from actors.fetch.rules.tuning import settled_length_ms
+from actors.fetch.slice_allocator import is_halved, lengths_of, with_declared
 from actors.runtime.secrets import without_secrets
 from actors.runtime.transport import BadUrl, PlatformDown, TooMuch, Transport
 from penstock.admin.trial_client import TrialClient, TrialLog, TrialRefused, TrialTooLong
 from penstock.times import span_text, time_text
-from platforms.adapter import Account, Adapter, Page
+from platforms.adapter import Account, Adapter, Declaration, Page
 from platforms.bounds import Window
 from platforms.declared_file import AdapterFile
 from platforms.diagnosis import (
@@ -32,16 +36,25 @@ from platforms.diagnosis import (
     size_hint,
 )
 from platforms.errors import PlatformError
+from platforms.lists import lists_of
 from platforms.reading import Reading
 
-__all__ = ["AdapterTrial", "FirstProblem", "TrialCost", "TrialHalves", "cost_text", "first_problem", "try_adapter"]
+__all__ = [
+    "AdapterTrial",
+    "FirstProblem",
+    "TrialCost",
+    "TrialHalves",
+    "cost_of",
+    "cost_text",
+    "first_problem",
+    "try_adapter",
+]
 
 MOST_BAD = 5
 HISTORY_MS = 90 * 86_400_000
-FILL = 0.75
-"""How full the pages of cut windows are on average (platforms/parts.py)."""
 
 Verdict = Literal["proven", "unproven", "short", "window ignored", "failed"]
+WORST_FIRST: tuple[Verdict, ...] = ("failed", "window ignored", "short", "unproven", "proven")
 
 
 class TrialHalves(Struct, frozen=True):
@@ -73,7 +86,8 @@ class FirstProblem(NamedTuple):
 
 
 class AdapterTrial(TrialLog, kw_only=True):
-    """All that a trial found. `hints`: what to change, the place in the file first."""
+    """All that a trial found. `hints`: what to change, the place in the file first. `lists`: the trial of each list, if
+    there are several. `orders` are then those of all lists together."""
 
     adapter: str
     start: str
@@ -92,6 +106,7 @@ class AdapterTrial(TrialLog, kw_only=True):
     halves: TrialHalves | None = None
     cost: TrialCost | None = None
     hints: list[str] = field(default_factory=list)
+    lists: dict[str, "AdapterTrial"] = field(default_factory=dict)
 
     @property
     def is_good(self) -> bool:
@@ -105,6 +120,15 @@ class _Found(NamedTuple):
     reading: Reading
 
 
+class _Tried(NamedTuple):
+    """A trial of one list, the keys that it listed, and the account as it was after it."""
+
+    trial: AdapterTrial
+    keys: set[str]
+    account: Account
+    longest_answer_ms: int
+
+
 async def try_adapter(
     adapter: Adapter,
     account: Account,
@@ -115,11 +139,48 @@ async def try_adapter(
     now_ms: int,
     slice_ms: int = 0,
 ) -> AdapterTrial:
-    """Try an adapter on a window. `stored`: the account with its references. Trouble is part of the result."""
+    """Try an adapter on a window, each of its lists. `stored`: the account with its references. Trouble is part of the
+    result."""
+    tried: dict[str, _Tried] = {}
+    for name, each in lists_of(adapter).items():
+        tried[name] = await _try_list(each, account, window, stored, transport, now_ms)
+        account = tried[name].account
+    trial = tried[""].trial if "" in tried else _together(adapter, window, tried)
+    if trial.orders or trial.verdict in ("proven", "unproven"):
+        longest_ms = max(each.longest_answer_ms for each in tried.values())
+        trial.cost = cost_of(adapter.declaration, window, trial.orders, slice_ms, longest_ms)
+    return trial
+
+
+def _together(adapter: Adapter, window: Window, tried: Mapping[str, _Tried]) -> AdapterTrial:
+    """Return the trial of all lists: as good as the worst of them."""
+    trial, trials = _trial_of(adapter, window), {name: each.trial for name, each in tried.items()}
+    trial.lists = trials
+    trial.sent = sum(each.sent for each in trials.values())
+    trial.orders = len(set[str]().union(*(each.keys for each in tried.values())))
+    trial.listed, trial.missing, trial.bad_rows = (
+        sum(getattr(each, name) for each in trials.values()) for name in ("listed", "missing", "bad_rows")
+    )
+    trial.verdict = min((each.verdict for each in trials.values()), key=WORST_FIRST.index)
+    worst = {name: each for name, each in trials.items() if each.verdict == trial.verdict}
+    trial.why = "; ".join(f"list {name!r}: {each.why}" for name, each in worst.items() if each.why)
+    trial.hints = [f"list {name!r}: {hint}" for name, each in trials.items() for hint in each.hints]
+    return trial
+
+
+async def _try_list(
+    adapter: Adapter,
+    account: Account,
+    window: Window,
+    stored: Mapping[str, str],
+    transport: Transport,
+    now_ms: int,
+) -> _Tried:
     trial = _trial_of(adapter, window)
     client = TrialClient(adapter, account, stored, transport, trial, now_ms)
+    keys: set[str] = set()
     try:
-        await _try(client, window, slice_ms)
+        keys = await _try(client, window)
     except TrialRefused as refused:
         trial.why = refused.reason
         trial.hints += [refused.hint] if refused.hint else []
@@ -134,15 +195,25 @@ async def try_adapter(
         trial.why = str(error)
         trial.hints.append("base_url: no answer came from there; look at the account's base_url, and at the network")
     trial.hints = list(dict.fromkeys(trial.hints))
-    return trial
+    return _Tried(trial, keys, client.account, client.longest_ms)
 
 
 async def first_problem(
     adapter: Adapter, account: Account, window: Window, *, stored: Mapping[str, str], transport: Transport, now_ms: int
 ) -> FirstProblem | None:
-    """Send one request, and return what is wrong with its answer. None: it could be read."""
-    trial = _trial_of(adapter, window)
-    client = TrialClient(adapter, account, stored, transport, trial, now_ms)
+    """Send one request for each list, and return what is wrong with the first answer that is. None: they could be
+    read."""
+    for name, each in lists_of(adapter).items():
+        client = TrialClient(each, account, stored, transport, _trial_of(each, window), now_ms)
+        problem = await _problem_of(client, window)
+        if problem is not None:
+            return problem._replace(text=f"list {name!r}: {problem.text}") if name else problem
+        account = client.account
+    return None
+
+
+async def _problem_of(client: TrialClient[AdapterTrial], window: Window) -> FirstProblem | None:
+    trial = client.log
     try:
         await _first_answer(client, window)
     except TrialRefused as refused:
@@ -163,25 +234,26 @@ def _trial_of(adapter: Adapter, window: Window) -> AdapterTrial:
 # ---- what is tried
 
 
-async def _try(client: TrialClient[AdapterTrial], window: Window, slice_ms: int) -> None:
+async def _try(client: TrialClient[AdapterTrial], window: Window) -> set[str]:
+    """Try one list, and return the keys that it has in the window."""
     trial = client.log
     first = await _first_answer(client, window)
     if first is not None and first.rows and not trial.hints:
         await _try_pages(client, window, first)
     if any("ignores it" in hint and "window." in hint for hint in trial.hints):
         trial.verdict, trial.why = "window ignored", "the platform lists the same orders for any window"
-        return
+        return set()
     if trial.hints and first is not None and not first.rows and first.bad:
         trial.why = f"{len(first.bad)} of {len(first.bad)} rows cannot be read; the first: {first.bad[0].reason}"
-        return
+        return set()
     found = await _read(client, window)
     _judge(client, window, found)
-    trial.cost = _cost(client, window, found, slice_ms)
     if found.keys and trial.verdict in ("proven", "unproven", "short"):
         await _try_halves(client, window, found)
         await _try_bounds(client, window, found)
     elif not found.keys:
         trial.hints.append("--from: there are no orders in this window; take a longer one to see rows")
+    return found.keys
 
 
 async def _first_answer(client: TrialClient[AdapterTrial], window: Window) -> Page | None:
@@ -338,20 +410,31 @@ def _judge(client: TrialClient[AdapterTrial], window: Window, found: _Found) -> 
         )
 
 
-def _cost(client: TrialClient[AdapterTrial], window: Window, found: _Found, slice_ms: int) -> TrialCost:
-    """Return what 90 days would cost: windows of the given length, or as wide as the pages allow."""
-    declared = client.declared
-    length_ms = window.end_ms - window.start_ms
-    orders = round(len(found.keys) * HISTORY_MS / length_ms)
-    size = max(1, int(declared.pages.size * FILL))
-    widest_ms = declared.window.longest_ms
-    if not slice_ms:
-        slice_ms = max(1_000, min(widest_ms, HISTORY_MS * size // max(1, orders)))
-    windows = -(-HISTORY_MS // min(slice_ms, widest_ms))
-    requests = max(windows, -(-orders // size))
-    rates = [bucket.per_second for bucket in declared.rate]
-    per_second = min(rates) if rates else 1000 / max(1, client.longest_ms)
-    return TrialCost(slice_ms, windows, orders, requests, round(requests / per_second), round(per_second, 3))
+def cost_of(declared: Declaration, window: Window, orders: int, slice_ms: int, longest_answer_ms: int) -> TrialCost:
+    """Return what 90 days would cost with `orders` in each such window, by the engine's own lengths and its usual
+    settings. `slice_ms`: the setting `slice`, 0 for `auto`."""
+    settings = with_declared(FetchSettings(slice_ms=slice_ms), declared)
+    lengths = lengths_of(declared, settings)
+    in_all = orders * HISTORY_MS // (window.end_ms - window.start_ms)
+    if lengths.is_one_walk:
+        slice_ms = HISTORY_MS
+    slice_ms = slice_ms or settled_length_ms(lengths, in_all, HISTORY_MS)
+    windows = -(-HISTORY_MS // slice_ms)
+    requests = max(windows * -(-slice_ms // lengths.longest_ms), windows * _requests_of(declared, in_all / windows))
+    requests *= declared.lists
+    per_second = lengths.per_s * declared.lists
+    if longest_answer_ms:
+        per_second = min(per_second, settings.concurrency * 1000 / longest_answer_ms)
+    return TrialCost(slice_ms, windows, in_all, requests, round(requests / per_second), round(per_second, 3))
+
+
+def _requests_of(declared: Declaration, orders: float) -> int:
+    """Return how many requests read a window with so many orders: one where they fit a page. Where pages cannot be
+    walked, a window that overflows is read again in smaller ones."""
+    size = declared.pages.size
+    if orders <= size:
+        return 1
+    return ceil(orders / size) if not is_halved(declared) else 1 + ceil(orders * 4 / (size * 3))
 
 
 async def _try_halves(client: TrialClient[AdapterTrial], window: Window, found: _Found) -> None:

@@ -21,7 +21,7 @@ from penstock.admin.platform_calls import SourceClient
 from penstock.admin.records import Records
 from platforms.adapter import Row, content_version
 from platforms.bounds import Window
-from platforms.reading import Reading
+from platforms.lists import begin_reading
 from streams.errors import MalformedMessage
 from streams.fetch_messages import Order, decode_orders
 from streams.log import Extent, extent_of, read_log
@@ -149,7 +149,7 @@ async def audit(
     known = Known(coverage, horizon_ms(settings), dropped_before_ms(orders, now_ms), now_ms)
     stored = StoredOrders(records, source, is_version_ordered=client.adapter.declaration.is_version_ordered)
     for window in _days(coverage.start_ms, min(coverage.end_ms, now_ms)):
-        reading = Reading(client.adapter.declaration, window, sets_bad_aside=True)
+        reading = begin_reading(client.adapter, window, sets_bad_aside=True)
         while (ask := reading.next()) is not None:
             listed |= {row.key: row._replace(body=b"") for row in await client.request(reading, ask)}
             progress((ask.window.end_ms - coverage.start_ms) / (coverage.end_ms - coverage.start_ms))

@@ -26,7 +26,8 @@ from penstock.errors import PenstockError
 from penstock.times import span_text
 from platforms.adapter import Adapter, Row
 from platforms.errors import PlatformError
-from platforms.reading import Ask, Reading
+from platforms.lists import WindowReading
+from platforms.reading import Ask
 from streams.backoff import Backoff, next_delay_ms
 
 __all__ = ["SourceClient", "open_source_client", "wait_of"]
@@ -59,7 +60,7 @@ class SourceClient:
         self._source = source
         self._session = session
 
-    async def request(self, reading: Reading, ask: Ask) -> list[Row]:
+    async def request(self, reading: WindowReading, ask: Ask) -> list[Row]:
         """Return the rows of the next answer, none if the window is cut instead. Raises PenstockError."""
         tried = 0
         while True:

@@ -19,6 +19,7 @@ from platforms.adapter import Account, Adapter
 from platforms.bounds import Window
 from platforms.declared import declare
 from platforms.errors import BadDeclaration, PlatformError, nearest
+from platforms.lists import lists_of
 from platforms.registry import adapter_names
 from platforms.urls import check_base_url
 from streams.errors import MalformedSubject
@@ -155,7 +156,8 @@ def _try_request(source: SourceKey | None, adapter: Adapter, account: Mapping[st
     """Have the adapter form a request: it says best what it cannot use."""
     try:
         values = resolve_values(account)
-        adapter.request(Window(now_ms - 60_000, now_ms), None, Account("account", values), now_ms)
+        for each in lists_of(adapter).values():
+            each.request(Window(now_ms - 60_000, now_ms), None, Account("account", values), now_ms)
     except (PlatformError, BadReference) as error:
         raise UsageError(
             f"{source or 'trial'}: the adapter {adapter.declaration.name} cannot use this account: {error}"

@@ -9,8 +9,11 @@ import anyio
 from msgspec import Struct
 
 from actors.fetch.fetcher.calling import called
+from actors.fetch.fetcher.session import IN_PLACE_TRIES, wait_of
+from actors.fetch.rules.settings import FetchSettings
 from actors.runtime.secrets import is_reference, is_secret_name, quoted, without_secrets
 from actors.runtime.transport import Transport, shown_url
+from penstock.admin.platform_calls import LONGEST_WAIT_MS
 from platforms.adapter import (
     EMPTY_PAGE,
     Account,
@@ -39,8 +42,9 @@ __all__ = ["TrialClient", "TrialLog", "TrialRefused", "TrialRequest", "TrialTooL
 MOST_REQUESTS = 200
 MOST_KEPT = 5
 MOST_SHOWN = 1_000
-TRIES = 3
-LONGEST_WAIT_S = 5.0
+USUAL = FetchSettings()
+"""A trial waits as a fetcher with the usual settings does. It has no slice to give back, so it also sits out waits for
+which a person may be asked to wait."""
 
 
 class TrialRequest(Struct, frozen=True):
@@ -97,7 +101,7 @@ class TrialClient(Generic[LogT]):
         self.file = adapter.file if isinstance(adapter, DeclaredAdapter) else None
         self.log = log
         self.now_ms = now_ms
-        self._account = account
+        self.account = account
         self._hidden = _hidden(account, stored)
         self._transport = transport
         self._has_renewed = self._has_details = False
@@ -110,10 +114,10 @@ class TrialClient(Generic[LogT]):
 
     async def page(self, window: Window, page: str | int | None) -> Page | None:
         """Return the page, None if the platform finds the window too wide. Raises TrialRefused, PlatformError."""
-        if any(name not in self._account.values for name in self.declared.granted):
+        if any(name not in self.account.values for name in self.declared.granted):
             await self._renew()
-        for tried in range(TRIES + 1):
-            request = called(self.adapter.request, window, page, self._account, self.now_ms)
+        for tried in range(IN_PLACE_TRIES + 1):
+            request = called(self.adapter.request, window, page, self.account, self.now_ms)
             response = await self._send(request)
             self.body = response.body
             match called(self.adapter.outcome, response):
@@ -121,8 +125,9 @@ class TrialClient(Generic[LogT]):
                     try:
                         return await self._with_details(called(self.adapter.page, response))
                     except Garbled:
-                        if tried == TRIES:
+                        if tried == IN_PLACE_TRIES:
                             raise
+                        trouble: Later | SlowDown = Later()
                     except BrokenContract as error:
                         raise TrialRefused(error.reason, self._rows_hint()) from error
                 case Empty():
@@ -131,14 +136,14 @@ class TrialClient(Generic[LogT]):
                     return None
                 case Login(reason=said):
                     await self._log_in(response, said)
+                    continue
                 case Park(reason=reason) | Bug(reason=reason):
                     raise TrialRefused(without_secrets(reason), self._refusal_hint(response, request))
-                case Later(after_ms=after_ms, reason=said) | SlowDown(after_ms=after_ms, reason=said):
-                    wait_s = (after_ms or 500) / 1000
-                    if tried == TRIES or wait_s > LONGEST_WAIT_S:
+                case (Later() | SlowDown()) as trouble:
+                    if tried == IN_PLACE_TRIES or wait_of(trouble, USUAL, tried) > LONGEST_WAIT_MS:
                         hint = self._refusal_hint(response, request)
-                        raise TrialRefused(_later(response, said), hint, may_pass=True)
-                    await anyio.sleep(wait_s)
+                        raise TrialRefused(_later(response, trouble.reason), hint, may_pass=True)
+            await anyio.sleep(wait_of(trouble, USUAL, tried) / 1000)
         raise TrialRefused("the platform could not answer")
 
     async def _with_details(self, page: Page) -> Page:
@@ -149,7 +154,7 @@ class TrialClient(Generic[LogT]):
         self._has_details, body = True, self.body
         listed = page.rows[:batch]
         keys = [row.key for row in listed]
-        response = await self._send(called(adapter.detail_request, keys, self._account, self.now_ms))
+        response = await self._send(called(adapter.detail_request, keys, self.account, self.now_ms))
         outcome = called(self.adapter.outcome, response)
         if outcome is not None:
             said = without_secrets(getattr(outcome, "reason", ""))
@@ -212,7 +217,7 @@ class TrialClient(Generic[LogT]):
     async def _renew(self) -> None:
         assert isinstance(self.adapter, Refreshing)
         self._has_renewed = True
-        renewed = await self._send(called(self.adapter.refresh, self._account, self.now_ms))
+        renewed = await self._send(called(self.adapter.refresh, self.account, self.now_ms))
         refusal = called(self.adapter.login_outcome, renewed)
         if refusal is not None:
             said = getattr(refusal, "reason", "")
@@ -222,7 +227,7 @@ class TrialClient(Generic[LogT]):
             )
         granted = called(self.adapter.refreshed, renewed)
         self._hidden |= {value: f"<{name}>" for name, value in granted.items() if value}
-        self._account = Account(self._account.name, {**self._account.values, **granted})
+        self.account = Account(self.account.name, {**self.account.values, **granted})
 
     def _rows_hint(self) -> str:
         if self.file is None:

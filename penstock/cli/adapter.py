@@ -41,11 +41,16 @@ def add_to(app: typer.Typer) -> None:
 
 async def _check(call: CommandCall, file: File) -> None:
     """Check an adapter file. It needs no node and no platform. The exit code is 2 if something in it is wrong."""
+    from platforms.lists import lists_of
+
     adapter = _load(file)
     declared = adapter.declaration
     call.out.say(f"{file}: the file is sound; adapter {declared.name}")
     call.out.say(f"it needs the account values: {', '.join(declared.account) or 'none'}")
-    call.out.result({"adapter": declared.name, "account": declared.account, "ok": True})
+    lists = {name: each.declaration.window.time for name, each in lists_of(adapter).items() if name}
+    if lists:
+        call.out.say(f"it reads {len(lists)} lists: {', '.join(f'{name} (by {time})' for name, time in lists.items())}")
+    call.out.result({"adapter": declared.name, "account": declared.account, "lists": list(lists), "ok": True})
 
 
 async def _try(
@@ -166,6 +171,21 @@ def _tell(call: CommandCall, trial: "AdapterTrial") -> None:
 
     say = call.out.say
     say(f"adapter {trial.adapter}, window {trial.start} to {trial.end}")
+    for name, each in (trial.lists or {"": trial}).items():
+        if name:
+            say(f"\n== list {name}")
+        _tell_list(call, each)
+    if trial.lists:
+        say(f"\nall lists: {trial.sent} requests, {trial.orders} different orders")
+    if trial.cost is not None:
+        say(cost_text(trial.cost))
+    say(f"\nverdict: {trial.verdict}: {trial.why}" if trial.why else f"\nverdict: {trial.verdict}")
+    for hint in trial.hints:
+        say(f"  look at {hint}")
+
+
+def _tell_list(call: CommandCall, trial: "AdapterTrial") -> None:
+    say = call.out.say
     for number, request in enumerate(trial.requests[:1], start=1):
         _tell_request(call, number, request)
     if trial.sent > 1:
@@ -189,11 +209,6 @@ def _tell(call: CommandCall, trial: "AdapterTrial") -> None:
             f"in two halves: {halves.first} and {halves.second} orders, {halves.in_both} in both, {halves.only_whole} "
             "only in the whole window"
         )
-    if trial.cost is not None:
-        say(cost_text(trial.cost))
-    say(f"\nverdict: {trial.verdict}: {trial.why}" if trial.why else f"\nverdict: {trial.verdict}")
-    for hint in trial.hints:
-        say(f"  look at {hint}")
 
 
 def _tell_request(call: CommandCall, number: int, request: "TrialRequest") -> None:

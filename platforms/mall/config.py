@@ -29,6 +29,8 @@ class MallConfig(Struct, frozen=True):
     platform: speak and behave as this platform does (see `dialects`). "" is the mall's own /orders. listing: each order
     once, or once per change. by_arrival: the time of the window is when a version came to be listed. totals: the orders
     of the window, its rows, one more than there are where the window holds the middle of the history, or none.
+    has_two_lists: what /orders lists is said by `list`: `created` has each order at the time of its creation, `changed`
+    only those that were changed since, at the time of their last change.
     is_renamed: orders of the second half of the history have their key under another name. frozen_share: see `Plan`.
     tells_limits: answers tell what is left of `faults.rate_per_s`."""
 
@@ -48,6 +50,7 @@ class MallConfig(Struct, frozen=True):
     by_arrival: bool = False
     totals: Totals = "orders"
     is_renamed: bool = False
+    has_two_lists: bool = False
     tells_limits: bool = False
     lower: Literal["includes", "excludes"] = "includes"
     upper: Literal["includes", "excludes"] = "excludes"

@@ -25,12 +25,21 @@ class BadQuery(Exception):
 class Shop:
     """One shop of the mall: its plan, its events, and what it lists now."""
 
-    def __init__(self, plan: Plan, *, keeps_changes: bool = False, by_arrival: bool = False) -> None:
+    def __init__(
+        self, plan: Plan, *, keeps_changes: bool = False, by_arrival: bool = False, has_two_lists: bool = False
+    ) -> None:
         self.plan = plan
         self.events = make_events(plan)
         self.shelf = Shelf(self.events, keeps_changes=keeps_changes, by_arrival=by_arrival)
+        self.shelves = {"": self.shelf}
+        self.created = {event.number: event.modified_ms for event in self.events if event.version == 1}
+        if has_two_lists:
+            by_creation = [event._replace(modified_ms=self.created[event.number]) for event in self.events]
+            changes = [event for event in self.events if event.version > 1]
+            self.shelves = {"created": Shelf(by_creation), "changed": Shelf(changes)}
         self.name = plan.shop.encode()
-        self._changed = {event[2:]: event.modified_ms for event in self.events} if by_arrival else {}
+        is_other = by_arrival or has_two_lists
+        self._changed = {event[2:]: event.modified_ms for event in self.events} if is_other else {}
         self._chance = random.Random(f"{plan.seed}/{plan.shop}/ties")
 
     def page_of(self, rows: list[Listed], begin: int, limit: int, config: MallConfig) -> list[Listed]:
@@ -108,19 +117,22 @@ def list_orders(
     shop: Shop, query: Mapping[str, str], config: MallConfig, now_ms: int, url: str, *, drift: bool
 ) -> bytes:
     """Return the answer's JSON. With `drift` a page after the first begins one row too far down."""
-    shop.shelf.advance(now_ms)
+    shelf = shop.shelves.get(query.get("list", ""))
+    if shelf is None:
+        raise BadQuery(f"list is one of {', '.join(shop.shelves)}")
+    shelf.advance(now_ms)
     low, high = bounds(query, config)
-    first, last = shop.shelf.between(low, high)
+    first, last = shelf.between(low, high)
     limit = min(config.page_size, _count(query.get("limit", ""), config.page_size))
-    begin = _place(shop.shelf.listed, query.get("page_token", ""), first, last)
+    begin = _place(shelf.listed, query.get("page_token", ""), first, last)
     if drift and begin > first:
         begin = min(begin + 1, last)
     end = min(begin + limit, last)
-    rows = shop.shelf.listed[begin:end]
+    rows = shelf.listed[begin:end]
     if config.paging in ("number", "offset"):
-        rows = shop.page_of(shop.shelf.listed[first:last], _begin(query, config, limit), limit, config)
+        rows = shop.page_of(shelf.listed[first:last], _begin(query, config, limit), limit, config)
     body = [b'{"orders":[', b",".join([_row(shop, row, config) for row in rows]), b"]"]
-    total = told_total(shop.shelf.listed[first:last], shop.plan, low, high, config)
+    total = told_total(shelf.listed[first:last], shop.plan, low, high, config)
     if total is not None:
         body.append(b',"total":%d' % total)
     if end < last and config.paging in ("token", "link"):
@@ -202,6 +214,8 @@ def _begin(query: Mapping[str, str], config: MallConfig, limit: int) -> int:
 def _row(shop: Shop, row: Listed, config: MallConfig) -> bytes:
     modified_ms, number, version = row
     extra = b""
+    if config.has_two_lists:
+        modified_ms, extra = shop.changed_ms(row), b'"created_ms":%d,' % shop.created[number]
     if config.times != "unix_ms":
         extra = b'"modified_at":"%b",' % time_text(modified_ms, config).encode()
     body = order_body(shop.name, number, version, modified_ms, extra)
@@ -223,5 +237,5 @@ def time_text(at_ms: int, config: MallConfig) -> str:
 def _next(token: str, query: Mapping[str, str], config: MallConfig, url: str) -> bytes:
     if config.paging == "token":
         return b',"next_page_token":"%b"' % token.encode()
-    kept = [(name, query[name]) for name in ("shop", "from", "to", "limit") if name in query]
+    kept = [(name, query[name]) for name in ("shop", "list", "from", "to", "limit") if name in query]
     return b',"next":"%b?%b"' % (url.encode(), urlencode([*kept, ("page_token", token)], quote_via=quote).encode())

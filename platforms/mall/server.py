@@ -49,7 +49,12 @@ class Mall:
         self.start_ms = start_ms
         keeps_changes = config.listing == "changes"
         self.shops = {
-            plan.shop: Shop(plan, keeps_changes=keeps_changes, by_arrival=config.by_arrival)
+            plan.shop: Shop(
+                plan,
+                keeps_changes=keeps_changes,
+                by_arrival=config.by_arrival,
+                has_two_lists=config.has_two_lists,
+            )
             for plan in config.plans(start_ms)
         }
         self.kinds: Counter[str] = Counter()
@@ -106,9 +111,10 @@ class Mall:
         """Return how few requests list what is listed now, up to a time."""
         least = 0
         for shop in self.shops.values():
-            shop.shelf.advance(self.now_ms())
-            _, last = shop.shelf.between(0, until_ms or self.now_ms() + 1)
-            least += ideal_requests([row[0] for row in shop.shelf.listed[:last]], page_size, longest_ms)
+            for shelf in shop.shelves.values():
+                shelf.advance(self.now_ms())
+                _, last = shelf.between(0, until_ms or self.now_ms() + 1)
+                least += ideal_requests([row[0] for row in shelf.listed[:last]], page_size, longest_ms)
         return least
 
     async def _orders(self, request: web.Request) -> web.StreamResponse:

@@ -189,11 +189,20 @@ def manner_cases(orders: int) -> list[Case]:
     wall = {**record, "modified": {"path": "modified_at", **WALL}}
     berlin_window = {**WALL, "step": "1s", "longest": "1d"}
     in_berlin = numbered("number", window=berlin_window, record=wall)
+    lists = [
+        {"name": "created", "request": {"params": {"list": "created"}}, "record": {"modified": {"path": "created_ms"}}},
+        {"name": "changed", "request": {"params": {"list": "changed"}}, "pages": {"total_is_live": False}},
+    ]
     fold = {"times": "wall", "zone": "Europe/Berlin", "history_ms": 3 * HOUR_MS, "page_size": 20, "paging": "number"}
     return [
         Case("conf-crowd", numbered("number"), {"orders": orders, "paging": "number", "past_end": "last", **crowd}),
         Case("conf-shuffled", numbered("offset"), {"orders": orders, "paging": "offset", "ties": "shuffled", **crowd}),
         Case("conf-changes", one, {"orders": orders, "listing": "changes", "change_share": 0.5, "page_size": 20}),
+        Case(
+            "conf-lists",
+            adapter_table(pages=PAGES, list=lists),
+            {"orders": orders, "page_size": 20, "has_two_lists": True, "change_share": 0.5, "faults": TROUBLE},
+        ),
         Case("conf-capped", one, {"orders": orders, "page_size": 7}),
         Case(
             "conf-slow-clock",

@@ -165,4 +165,5 @@ def _shortness_text(result: ReadingResult) -> str:
     else:
         what = f"the platform's list of orders from {start} to {end} breaks off"
     more = f", and so in {len(result.short) - 1} more places" if len(result.short) > 1 else ""
-    return f"{what}{more}; nothing smaller can be asked for"
+    where = f"list {first.list_name!r}: " if first.list_name else ""
+    return f"{where}{what}{more}; nothing smaller can be asked for"

@@ -6,10 +6,12 @@ platform's time. They move the attempt's deadline, as far as the monitor allows 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import count
 
 import anyio
+from msgspec.structs import replace
 
 from actors.fetch.budget import Budgets, TooSlow
 from actors.fetch.fetcher.calling import called
@@ -23,6 +25,7 @@ from actors.fetch.fetcher.decisions import (
     ReadSlice,
     Throttled,
     TooWide,
+    WindowStored,
 )
 from actors.fetch.fetcher.logins import LoginRefused, Logins
 from actors.fetch.learning import LearnedLimits
@@ -49,7 +52,8 @@ from platforms.adapter import (
 )
 from platforms.details import without_details
 from platforms.errors import BrokenContract, Garbled
-from platforms.reading import Ask, Reading
+from platforms.lists import WindowReading, lists_of
+from platforms.reading import Ask
 from streams.backoff import Backoff, next_delay_ms
 from streams.clock import Clock
 
@@ -132,8 +136,12 @@ class PlatformSession:
         self._details: dict[str, tuple[int, Row]] = {}
         """Whole orders by key, with the version that the list gave them: a window that is cut lists them again."""
 
-    async def request(self, reading: Reading, ask: Ask) -> list[Row]:
+    async def request(self, reading: WindowReading, ask: Ask) -> list[Row]:
         """Return the rows of the next response. Raises Stopped with the outcome that ends the reading."""
+        with _in_list(reading.list_name):
+            return await self._request(reading, ask)
+
+    async def _request(self, reading: WindowReading, ask: Ask) -> list[Row]:
         for tried in count():
             answer = await self._once(reading, ask)
             if isinstance(answer, list):
@@ -144,12 +152,12 @@ class PlatformSession:
             await anyio.sleep(wait_ms / 1000)
         raise AssertionError("count() does not end")
 
-    async def _once(self, reading: Reading, ask: Ask) -> list[Row] | Trouble:
+    async def _once(self, reading: WindowReading, ask: Ask) -> list[Row] | Trouble:
         """Send one request. A response that is cut off or too long says nothing about the rest of the window."""
         platform = self._work.source.platform
         if any(name not in self._account.values for name in self._adapter.declaration.granted):
             await self._log_in("")  # the first login of all
-        adapter = self._adapter
+        adapter = lists_of(self._adapter)[reading.list_name]
         try:
             response = await self._send(lambda now_ms: adapter.request(ask.window, ask.page, self._account, now_ms))
         except PlatformDown as error:
@@ -159,20 +167,20 @@ class PlatformSession:
             reading.split()
             return []
         try:
-            return await self._judge(reading, response)
+            return await self._judge(adapter, reading, response)
         except Garbled:
             return Later()
         except BrokenContract as error:
             error.said = error.said or response.body
             raise
 
-    async def _judge(self, reading: Reading, response: Response) -> list[Row] | Trouble:
+    async def _judge(self, adapter: Adapter, reading: WindowReading, response: Response) -> list[Row] | Trouble:
         budgets, work = self._budgets, self._work
         self._status = response.status
-        match called(self._adapter.outcome, response):
+        match called(adapter.outcome, response):
             case (None | Empty()) as fine:
-                page = EMPTY_PAGE if isinstance(fine, Empty) else called(self._adapter.page, response)
-                page = await self._with_details(page)
+                page = EMPTY_PAGE if isinstance(fine, Empty) else called(adapter.page, response)
+                page = await self._with_details(adapter, page)
                 budgets.went_well(work.source.platform)
                 if self._learned is not None:
                     await self._learned.answered(work.source, work.settings, response.headers)
@@ -198,10 +206,10 @@ class PlatformSession:
             case Later() as passing:
                 return passing
 
-    async def _with_details(self, page: Page) -> Page:
+    async def _with_details(self, adapter: Adapter, page: Page) -> Page:
         """Return the page with whole orders, if its platform lists only parts of them. This comes before the reading
         gets the page: a reading that goes on later must not take orders for read that nobody has."""
-        adapter, batch = self._adapter, self._adapter.declaration.detail_batch
+        batch = adapter.declaration.detail_batch
         if not batch or not isinstance(adapter, Detailing) or not page.rows:
             return page
         new = [row for row in page.rows if self._details.get(row.key, (None, None))[0] != row.version]
@@ -302,6 +310,20 @@ class PlatformSession:
         reason = "the platform refuses the credentials, also after they were renewed" + quoted(said)
         is_sure = not self._has_others or self._work.slice.attempt >= REFUSED_ATTEMPTS
         return PlatformRefused(reason) if is_sure else Failed(reason)
+
+
+@contextmanager
+def _in_list(name: str) -> Iterator[None]:
+    """Name the list in what goes wrong, where a source has several."""
+    try:
+        yield
+    except Stopped as stopped:
+        if not name or isinstance(stopped.outcome, WindowStored):
+            raise
+        raise Stopped(replace(stopped.outcome, reason=f"list {name!r}: {stopped.outcome.reason}")) from stopped
+    except BrokenContract as error:
+        error.reason = f"list {name!r}: {error.reason}" if name else error.reason
+        raise
 
 
 def shown(said: bytes) -> str:

@@ -13,7 +13,7 @@ from actors.fetch.rules.ledger import OpenSlice
 from actors.fetch.sources import SourceKey
 from platforms.adapter import Adapter, Row
 from platforms.bounds import Window
-from platforms.reading import Reading
+from platforms.lists import WindowReading
 
 KEEP_MS = 600_000
 """How long an unfinished reading waits for its next attempt. Tokens of next pages may not live longer either."""
@@ -42,7 +42,7 @@ class UnfinishedReading:
         self,
         adapter: Adapter,
         window: Window,
-        reading: Reading,
+        reading: WindowReading,
         new: NewVersions | NewContents,
         *,
         fence: int,

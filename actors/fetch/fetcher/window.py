@@ -58,7 +58,8 @@ from actors.runtime.transport import BadUrl, Transport
 from platforms.adapter import Adapter, BadRow, Declaration
 from platforms.bounds import Window
 from platforms.errors import BadDeclaration, BrokenContract, Unreadable
-from platforms.reading import Reading, ReadingResult
+from platforms.lists import begin_reading
+from platforms.reading import ReadingResult
 from streams.chance import chance
 from streams.clock import Clock
 from streams.errors import (
@@ -258,8 +259,8 @@ class WindowReader:
         kept = self._kept.take(work, adapter, window, self._clock.now_ms())
         if kept is not None:
             return kept
-        reading = Reading(
-            declared,
+        reading = begin_reading(
+            adapter,
             window,
             sets_bad_aside=True,
             is_trusted=work.is_trusted,

@@ -80,6 +80,14 @@ def judged(tuning: Tuning | None, lengths: Lengths) -> Tuning:
     return Tuning(length_ms, is_sure=length_ms < 2 * tuning.length_ms, wide_ms=tuning.wide_ms)
 
 
+def settled_length_ms(lengths: Lengths, rows: int, span_ms: int) -> int:
+    """Return the length to which slices come where `span_ms` has so many rows, evenly spread."""
+    tuning = judged(None, lengths)
+    while not tuning.is_sure:
+        tuning = judged(read(tuning, tuning.length_ms, rows * tuning.length_ms // span_ms), lengths)
+    return tuning.length_ms
+
+
 def most_open(tuning: Tuning, most: int) -> int:
     """Return how many slices may be open."""
     return most if tuning.is_sure else min(most, UNSURE_OPEN)

@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import AsyncIterator
+from importlib.resources import files
 from pathlib import Path
 
 import anyio
@@ -12,6 +13,7 @@ from typer.testing import CliRunner
 
 from penstock.cli.root import app
 from tests.support.cli import Answer, CommandLine
+from tests.support.engine import a_mall
 from tests.support.teashop import KEY, TeaOrder, Teashop, open_teashop
 
 RIGHT = """
@@ -67,13 +69,18 @@ async def shop() -> AsyncIterator[Teashop]:
 
 
 async def tried(shop: Teashop, path: Path, text: str, *more: str) -> Answer:
+    key = ("--account", f"base_url={shop.url}", "--account", "key=env:TEA_KEY")
+    return await run_try(path, text, *key, *(more or ("--from", "-3h", "--to", "-1m")))
+
+
+async def run_try(path: Path, text: str, *arguments: str) -> Answer:
     """Run the command as a user does."""
     await anyio.Path(path).write_text(text)
-    key = ("--account", f"base_url={shop.url}", "--account", "key=env:TEA_KEY")
-    arguments = ["adapter", "try", str(path), *key, *(more or ("--from", "-3h", "--to", "-1m"))]
 
     def run() -> Answer:
-        told = CliRunner().invoke(app, arguments, env={"TEA_KEY": KEY, "TERM": "dumb", "COLUMNS": "200"})
+        told = CliRunner().invoke(
+            app, ["adapter", "try", str(path), *arguments], env={"TEA_KEY": KEY, "TERM": "dumb", "COLUMNS": "200"}
+        )
         if told.exception is not None and not isinstance(told.exception, SystemExit):
             raise told.exception
         return Answer(told.exit_code, told.stdout, told.stderr)
@@ -123,6 +130,35 @@ async def test_ten_mistakes_are_mended_one_after_the_other_by_the_output_alone(s
             right, wrong, _ = left.pop(name)
             text = text.replace(wrong, right)
     assert (text, left) == (RIGHT, {})
+
+
+async def test_each_of_several_lists_is_tried(tmp_path: Path) -> None:
+    text = (
+        (files("platforms") / "mall_link.toml").read_text().replace('"mall_link"', '"twolists"')
+        + '[[list]]\nname = "created"\nrequest.params.list = "created"\nrecord.modified.path = "created_ms"\n'
+        + '[[list]]\nname = "changed"\nrequest.params.list = "changed"\n'
+    )
+    window = ("--from", "-3h", "--to", "-1m")
+    async with a_mall(has_two_lists=True, paging="link", change_share=0.5, ago_ms=120_000) as mall:
+        account = ("--account", f"base_url={mall.url}", "--account", "shop=s1")
+        told = (await run_try(tmp_path / "two.toml", text, *account, *window)).ok()
+        assert "== list created" in told.out
+        assert "== list changed" in told.out
+        assert "all lists: " in told.out
+        assert "500 different orders" in told.out
+        document = json.loads((await run_try(tmp_path / "two.toml", text, *account, *window, "--json")).ok().out)
+        assert (document["verdict"], document["orders"], list(document["lists"])) == (
+            "proven",
+            500,
+            ["created", "changed"],
+        )
+        assert document["lists"]["created"]["orders"] == 500 > document["lists"]["changed"]["orders"] > 0
+        assert document["cost"]["requests"] >= 2 * document["cost"]["windows"]
+        wrong = text.replace('"changed"\nrequest.params.list = "changed"', '"changed"\nrequest.params.list = "chngd"')
+        refused = await run_try(tmp_path / "two.toml", wrong, *account, *window)
+    assert refused.code == 1
+    assert "verdict: failed: list 'changed': " in refused.out
+    assert "look at list 'changed': [request]" in refused.out
 
 
 async def test_a_platform_that_is_not_there_is_said_to_be_so(shop: Teashop, tmp_path: Path) -> None:

@@ -67,6 +67,12 @@ def test_several_places_are_one_sum_and_the_worst_is_named() -> None:
     assert "in 2 more places" in told.reason
 
 
+def test_of_several_lists_the_short_one_is_named() -> None:
+    told = shortness(result(ShortPart(Window(FROM, TO), 12, 52, "changed")), None)
+    assert told is not None
+    assert told.reason.startswith("short by 12 of 52: list 'changed': the platform counts 52 orders")
+
+
 def test_a_list_that_breaks_off_is_short_by_a_number_that_nobody_tells() -> None:
     told = shortness(result(ShortPart(Window(FROM, TO), 0, 0), is_counted=False), None)
     assert told is not None

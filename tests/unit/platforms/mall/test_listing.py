@@ -81,6 +81,20 @@ def test_pages_follow_each_other_without_gap(paging: str, tokens: str) -> None:
     assert len(ids) == len(set(ids)) == page["total"] > 100
 
 
+def test_two_lists_have_new_orders_and_changed_ones_in_the_same_words() -> None:
+    config, shop = MallConfig(page_size=10_000, has_two_lists=True), Shop(PLAN, has_two_lists=True)
+    listed = {}
+    for name in ("created", "changed"):
+        answer = list_orders(shop, {"shop": "s1", "list": name}, config, START + 60_000, "", drift=False)
+        listed[name] = {order["id"]: order for order in json.loads(answer)["orders"]}
+    assert len(listed["created"]) == PLAN.orders
+    changed = {key: order for key, order in listed["created"].items() if order["version"] > 1}
+    assert changed == listed["changed"] != {}
+    assert all(order["created_ms"] < order["modified_ms"] for order in changed.values())
+    with pytest.raises(BadQuery, match="created, changed"):
+        list_orders(shop, {"shop": "s1"}, config, START, "", drift=False)
+
+
 def test_by_one_page_nothing_leads_further() -> None:
     page = ask(MallConfig(page_size=10), shop="s1", limit=500)
     assert (len(page["orders"]), page["total"]) == (10, 300)
