@@ -68,9 +68,10 @@ class RowDoor(Protocol):
         ...
 
     async def add_rows(
-        self, flow: str, rows: Sequence[LoadedRow], since: tuple[float, str]
+        self, flow: str, rows: Sequence[LoadedRow], since: tuple[float, str], epoch: int
     ) -> Sequence[bool | StreamError]:
-        """Put rows in flight that were read after `since`. False: it is in flight, or ended since."""
+        """Put rows in flight that were read after `since`. False: it is in flight, or ended since. `epoch`: since which
+        the shard is the zone's, 0 if the flow is not one in each zone."""
         ...
 
 
@@ -209,7 +210,7 @@ class Loader:
             reach("flow.loaded")
             while rows and done.new < ask.limit and not done.error:
                 some, rows = rows[: ask.limit - done.new], rows[ask.limit - done.new :]
-                done = _counted(done, some, await self._door.add_rows(ask.flow, some, since))
+                done = _counted(done, some, await self._door.add_rows(ask.flow, some, since, epoch))
             if not rows and not done.error and loaded.last:
                 done = msgspec.structs.replace(done, after=loaded.last)  # behind rows that are left out, too
         except Exception as error:  # the border to the user's code

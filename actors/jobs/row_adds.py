@@ -2,7 +2,8 @@
 
 A row is a job under its id. It is not added while there is a job of that id, and not if one ended since the row was
 read: the reader may have seen it as it was before. The server's memory of message ids, and the trace that a late end
-leaves, tell the second (adds.py).
+leaves, tell the second (adds.py). Both hold for a minute or two, and within one epoch of the shard map: what was read
+under another epoch was read after all that the earlier one did.
 """
 
 from collections.abc import Callable, Sequence
@@ -50,18 +51,21 @@ class RowAdds:
         """Return the present moment."""
         return monotonic_s(), self._connection.memory
 
-    async def add(self, topic: str, rows: Sequence[tuple[str, Raw]], since: Since) -> list[bool | StreamError]:
-        """Add rows, each an id and a body, that were read after `since`. Return for each whether it is new. False: it
-        has a job, or had one that ended since. Raises StoreFull."""
+    async def add(
+        self, topic: str, rows: Sequence[tuple[str, Raw]], since: Since, *, epoch: int = 0
+    ) -> list[bool | StreamError]:
+        """Add rows, each an id and a body, that were read after `since`, under `epoch`. Return for each whether it is
+        new. False: it has a job, or had one of this epoch that ended since. Raises StoreFull."""
         self._admit("jobs")
         await self._topics.use(topic, "normal")
         settings, now_ms = self._topics.current(topic), self._clock.now_ms()
         answers: list[bool | StreamError] = []
+        nonce = f"{NONCE}{epoch or ''}"
         for start in range(0, len(rows), MOST_JOBS):
             jobs = [
                 replace(
                     make_job(
-                        NewJob(topic=topic, id=job_id, body=body, nonce=NONCE), settings, now_ms=now_ms, fresh_id=""
+                        NewJob(topic=topic, id=job_id, body=body, nonce=nonce), settings, now_ms=now_ms, fresh_id=""
                     ),
                     late_s=LATE_S,
                 )

@@ -51,8 +51,10 @@ class FlowJobs:
     def since(self) -> Since:
         return self._adds.since()
 
-    async def add_rows(self, flow: str, rows: Sequence[LoadedRow], since: Since) -> list[bool | StreamError]:
-        return await self._adds.add(rows_topic(flow), [(row.id, row.body) for row in rows], since)
+    async def add_rows(
+        self, flow: str, rows: Sequence[LoadedRow], since: Since, epoch: int
+    ) -> list[bool | StreamError]:
+        return await self._adds.add(rows_topic(flow), [(row.id, row.body) for row in rows], since, epoch=epoch)
 
     def rate(self, flow: str) -> float:
         return self._topics.current(rows_topic(flow)).rate

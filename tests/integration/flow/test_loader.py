@@ -44,7 +44,7 @@ class Slow:
     def since(self) -> tuple[float, str]:
         return 0.0, ""
 
-    async def add_rows(self, flow: str, rows: Sequence[LoadedRow], since: tuple[float, str]) -> list[bool]:
+    async def add_rows(self, flow: str, rows: Sequence[LoadedRow], since: tuple[float, str], epoch: int) -> list[bool]:
         self.waiting += 1
         if self.waiting == 2:
             self.both.set()
@@ -59,8 +59,10 @@ class Engine:
         self.since = adds.since
         self._adds = adds
 
-    async def add_rows(self, flow: str, rows: Sequence[LoadedRow], since: Since) -> list[bool | StreamError]:
-        return await self._adds.add(rows_topic(flow), [(row.id, row.body) for row in rows], since)
+    async def add_rows(
+        self, flow: str, rows: Sequence[LoadedRow], since: Since, epoch: int
+    ) -> list[bool | StreamError]:
+        return await self._adds.add(rows_topic(flow), [(row.id, row.body) for row in rows], since, epoch=epoch)
 
 
 async def split(ctx: FlowContext) -> Any:

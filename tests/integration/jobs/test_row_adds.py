@@ -61,6 +61,15 @@ async def test_a_row_that_ended_since_it_was_read_is_not_added(jobs: Jobs) -> No
         assert await door.add(TOPIC, rows("1"), read) == [False]
 
 
+async def test_a_row_that_ended_under_an_earlier_epoch_is_added_at_once(jobs: Jobs) -> None:
+    """It ended without a call, since its shard had left the zone. The shard is back."""
+    async with adds(jobs) as door:
+        await door.add(TOPIC, rows("1"), door.since(), epoch=1)
+        assert await door.add(TOPIC, rows("1"), door.since(), epoch=3) == [False]
+        await run_all(jobs, "1")
+        assert await door.add(TOPIC, rows("1"), door.since(), epoch=3) == [True]
+
+
 async def test_a_row_that_ended_long_after_its_add_leaves_a_trace(jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
     """By then the server may have forgotten the add. The trace takes the id's place."""
     async with adds(jobs) as door:
