@@ -3,6 +3,9 @@
 In: who lives. Out: a next map. State: since when each zone is dead, in memory of the one node that holds the lease
 `zone.takeover`. A new holder counts anew. The map is changed by compare-and-set, so a change by a person in the
 meantime is looked at again. A zone that comes back stays drained until a person restores it.
+
+When it cannot go on (no other zone takes shards, or the store takes nothing) it tries again at each look. It says why
+when that begins or changes, and when it ends.
 """
 
 from __future__ import annotations
@@ -49,6 +52,8 @@ class Takeover:
         self._life = life
         self._clock = clock
         self._step = step
+        self._failed: dict[str, str] = {}
+        """Why a zone is not taken over, as last logged."""
 
     async def run(self, *, task_status: TaskStatus[None]) -> None:
         """Watch the zones whenever elected, until cancelled."""
@@ -83,6 +88,9 @@ class Takeover:
                     is_due = monotonic_s() - dead_s >= shards.takeover_ms / 1000
                     if is_due and shards.shards_of(zone) and lease.is_held():
                         await self._take(zone, dead)
+            for zone in [zone for zone in self._failed if shards is None or zone not in dead]:
+                del self._failed[zone]
+                log.info("zone.lives_again", extra=fields(zone=zone))
             await anyio.sleep(LOOK_S)
 
     async def _take(self, zone: str, dead: frozenset[str]) -> None:
@@ -96,6 +104,9 @@ class Takeover:
         try:
             after = await change_map(self._bucket, change)
         except (BadMap, StreamError, MalformedMessage) as error:
-            log.warning("zone.not_taken_over", extra=fields(zone=zone, error=str(error)))
+            if self._failed.get(zone) != str(error):
+                self._failed[zone] = str(error)
+                log.warning("zone.not_taken_over", extra=fields(zone=zone, error=str(error)))
         else:
+            self._failed.pop(zone, None)
             log.warning("zone.taken_over", extra=fields(zone=zone, epoch=after.epoch))

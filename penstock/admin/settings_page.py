@@ -55,6 +55,7 @@ def _range(setting: Setting) -> str:
             "start": "a span back, or a moment",
             "label": "a label or a name",
             "bound": "a zone, or shard:NAME",
+            "path": "names with dots, as address.country",
         }.get(setting.unit, "a reference or URL")
     unit = f" {setting.unit}" if setting.unit in ("requests/s", "orders/s") else ""
     several = ", rising" if setting.unit == "durations" else ""

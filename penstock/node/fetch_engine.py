@@ -71,6 +71,7 @@ async def open_fetch_engine(node: Node, *, rates: WantedRates | None = None) -> 
             namespace=namespace,
             clock=node.clock,
             learned=LearnedLimits(ledgers, node.clock),
+            bounds=node.bounds,
         )
         yield FetchEngine(
             transport=transport,

@@ -49,13 +49,15 @@ from actors.fetch.rules.cutting import SWEEP
 from actors.fetch.rules.tuning import WIDE_MS
 from actors.fetch.sources import Sources, UnknownSource, UnusableSource
 from actors.runtime.actor import FATAL
+from actors.runtime.bounds import Anywhere, WorkBounds
 from actors.runtime.events import outgoing_event
 from actors.runtime.failpoints import reach
 from actors.runtime.logs import fields
 from actors.runtime.measures import Measures
+from actors.runtime.rules.slot_keys import key_reader
 from actors.runtime.secrets import without_secrets
 from actors.runtime.transport import BadUrl, Transport
-from platforms.adapter import Adapter, BadRow, Declaration
+from platforms.adapter import Adapter, BadRow, Declaration, Row
 from platforms.bounds import Window
 from platforms.errors import BadDeclaration, BrokenContract, Unreadable
 from platforms.lists import begin_reading
@@ -112,8 +114,10 @@ class WindowReader:
         namespace: Namespace,
         clock: Clock,
         learned: LearnedLimits | None = None,
+        bounds: WorkBounds | None = None,
     ) -> None:
         self._learned = learned
+        self._bounds = bounds or Anywhere()
         self._transport = transport
         self._sources = sources
         self._publisher = publisher
@@ -330,7 +334,8 @@ class WindowReader:
         now_ms = self._clock.now_ms()
         subject = self._namespace.orders(platform, source)
         outgoing = []
-        for part_number, part in enumerate(pages_of(batch.rows)):
+        rows = self._in_region(work, batch.rows)
+        for part_number, part in enumerate(pages_of(rows) if rows else ()):
             orders = tuple(
                 ListedOrder(
                     order_key=row.key,
@@ -347,8 +352,16 @@ class WindowReader:
             outgoing.append(Outgoing(subject, encode(page), order_page_message_id(platform, source, *names)))
         await self._store(outgoing)
         progress.published(batch)
-        self.orders_a_message += (len(batch.rows) / len(outgoing) - self.orders_a_message) / AVERAGED_OVER
-        self._measures.orders_published(platform, len(batch.rows))
+        if outgoing:
+            self.orders_a_message += (len(rows) / len(outgoing) - self.orders_a_message) / AVERAGED_OVER
+            self._measures.orders_published(platform, len(rows))
+
+    def _in_region(self, work: ReadSlice, rows: list[Row]) -> list[Row]:
+        """Leave out orders whose region belongs to another zone. They count as read: that zone stores them."""
+        if not work.settings.region_key:
+            return rows
+        read, of = key_reader(work.settings.region_key), f"source {work.source}"
+        return [row for row in rows if not self._bounds.stray(of, read(bytes(row.body)), work.settings.zone)]
 
     async def _set_aside(self, work: ReadSlice, rows: Sequence[BadRow]) -> None:
         """Make dead letters of unreadable rows. The other rows of the window were published. A row that already has its

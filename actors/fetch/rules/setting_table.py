@@ -21,6 +21,7 @@ Unit = Literal[
     "start",
     "label",
     "bound",
+    "path",
     "reference",
 ]
 
@@ -338,6 +339,12 @@ SETTINGS: dict[str, Setting] = {
         unit="bound",
         default="",
         why="for data that must stay in a zone, and shops that move with their shard",
+    ),
+    "region_key": Setting(
+        what="where the key by which an order finds its shard is in the order, as address.country. Empty: nowhere",
+        unit="path",
+        default="",
+        why="so that an order of another zone is not stored here. It is left out, with a line for the audit",
     ),
     "webhook": Setting(
         what="where notices of holes are sent: env:NAME, file:/path or a URL. Empty: nowhere",

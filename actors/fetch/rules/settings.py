@@ -27,6 +27,7 @@ from actors.runtime.rules.setting_values import (
     read_whole,
     start_ms_of,
 )
+from actors.runtime.rules.slot_keys import check_path
 from streams.backoff import Backoff, Growth
 
 MAX_AGAIN = 8
@@ -90,6 +91,7 @@ class FetchSettings(msgspec.Struct, frozen=True, kw_only=True):
     lag_alarm_ms: int = 900_000
     pin: str = ""
     zone: str = ""
+    region_key: str = ""
     webhook: str = ""
 
     @property
@@ -197,6 +199,8 @@ def _read(name: str, setting: Setting, value: object) -> object:
             return read_label(name, value)
         case "bound":
             return read_bound(name, value)
+        case "path":
+            return check_path(name, value)
         case "reference":
             return read_reference(name, value)
 

@@ -7,14 +7,18 @@ import pytest
 from anyio import fail_after
 
 import penstock
+from actors.fetch.sources import SourceKey
+from penstock.admin.sources import Wanted, add
 from penstock.sdk.calls import ServiceClient
 from penstock.sdk.client_flows import FlowCalls
 from tests.integration.zone.test_bound import two_zones
+from tests.support.engine import a_mall, stored_versions, truth_of
 from tests.support.zone_land import WITHIN_S, Land
 
 pytestmark = pytest.mark.asyncio(loop_factories=["asyncio"])
 
-REGIONS = {"function": "region", "zones": {"a": "DE", "b": "FR"}, "drain": "60s"}
+REGIONS = {"function": "region", "zones": {"a": "DE,1", "b": "FR,2"}, "drain": "60s"}
+SHOP = SourceKey("residency-mall", "s1")
 
 
 async def test_a_record_of_another_region_is_refused_and_the_codes_change_at_run_time(land: Land) -> None:
@@ -56,3 +60,24 @@ async def test_a_record_of_another_region_is_refused_and_the_codes_change_at_run
         with fail_after(WITHIN_S):
             while (await jobs.why("4"))[0].state != "done":  # noqa: ASYNC110 # the server is asked
                 await anyio.sleep(0.05)
+
+
+async def test_a_fetched_order_of_another_region_is_not_stored(land: Land) -> None:
+    """The version stands for the region: 1 is of this zone, 2 of the other, and the rest of none."""
+    async with two_zones(land) as (ground, first, _), a_mall(ago_ms=10_000, orders=60, change_share=0.5) as mall:
+        await land.zones.apply(map=REGIONS)
+        account = {"base_url": mall.url, "shop": "s1"}
+        own = {"zone": "a", "region_key": "version", "settle": "1s"}
+        await add(ground.records, Wanted(SHOP, "mall", account, start="-5m", settings=own))
+        truth = truth_of(mall, "s1")
+        stored = {key: version for key, version in truth.items() if version == 1}
+        assert len(stored) < len(truth)
+        with fail_after(WITHIN_S):
+            while (found := await stored_versions(land.connection, SHOP)) != stored:
+                assert found.items() <= stored.items()
+                await anyio.sleep(0.1)
+        line = await first.logged("zone.record_refused", of=f"source {SHOP}", zone="a")
+        assert line["why"] in (
+            "region '2' belongs to zone b, not to zone a",
+            "region '3' belongs to no zone, not to zone a",
+        )
