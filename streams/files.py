@@ -10,7 +10,7 @@ Memory: a few chunks in either direction, whatever the size of the file.
 import base64
 import hashlib
 import secrets
-from collections.abc import AsyncIterable, AsyncIterator, Mapping
+from collections.abc import AsyncIterable, AsyncIterator
 from datetime import UTC, datetime
 
 import anyio
@@ -19,7 +19,7 @@ import msgspec
 from streams.connection import Connection
 from streams.direct_get import get_batch
 from streams.errors import Refused, StreamError
-from streams.log import entry_of, last_entry, next_entry, purge_subject, read_log
+from streams.log import entry_of, last_entry, next_entry, purge_subject, read_log, subjects_of
 from streams.publisher import Outgoing, Publisher
 
 CHUNK = 128 * 1024
@@ -164,8 +164,7 @@ class Files:
         """Remove the chunks of files whose sender died before the end, if no chunk was added after `before_ms` by the
         server's clock. Return the number of those files. Complete files are left alone."""
         pattern = self._chunk_subject("*")
-        answer = await self._connection.api(f"STREAM.INFO.{self._stream}", {"subjects_filter": pattern})
-        subjects: Mapping[str, int] = answer["state"].get("subjects") or {}
+        subjects = await subjects_of(self._connection, self._stream, pattern)
         whole = {self._chunk_subject(info.nuid) async for info in self.all()}  # after the chunks: it may end meanwhile
         removed = 0
         for subject in subjects:

@@ -172,6 +172,19 @@ async def count_of(connection: Connection, stream: str, subject: str) -> int:
     return len(messages) + int(end.headers.get("Nats-Num-Pending", "0"))
 
 
+async def subjects_of(connection: Connection, stream: str, pattern: str) -> dict[str, int]:
+    """Return how many messages each subject that matches has. The server gives up to 100,000 subjects an answer, so
+    this is for streams with few. Raises NoStream, Disconnected, OutcomeUnknown."""
+    found: dict[str, int] = {}
+    while True:
+        request = {"subjects_filter": pattern, "offset": len(found)}
+        answer = await connection.api(f"STREAM.INFO.{stream}", request)
+        page = answer["state"].get("subjects") or {}
+        found |= page
+        if not page or len(found) >= answer.get("total", 0):
+            return found
+
+
 async def extent_of(connection: Connection, stream: str) -> Extent:
     """Return what the stream holds now. Raises NoStream."""
     state = (await connection.api(f"STREAM.INFO.{stream}"))["state"]

@@ -69,6 +69,10 @@ class Instances:
         """Return a task's instances that have not ended, as last seen. The cost does not grow with those that have."""
         return list(self._unfinished.get(task, {}).values())
 
+    def all_unfinished(self) -> Iterator[Instance]:
+        """Yield the instances that have not ended, of all tasks, as last seen."""
+        return (record for of_task in self._unfinished.values() for record in of_task.values())
+
     def last_start_ms(self, task: str) -> int:
         """Return when the last of a task's instances began, as last seen. 0 if none has."""
         return self._last_starts_ms.get(task, 0)

@@ -27,7 +27,7 @@ from streams.job_messages import (
     decode_done,
     decode_job,
 )
-from streams.log import LogEntry, entry_of
+from streams.log import LogEntry, entry_of, next_entry
 from streams.subjects import token_of
 
 OVERDUE_MS = 30_000
@@ -168,6 +168,12 @@ class JobReads:
         """Return how many jobs of a topic there are. Eight requests, whatever the numbers."""
         by_state = {state: [await self._count(token, topic) for token in tokens] for state, tokens in _TOKENS.items()}
         return TopicCounts(**{state: sum(numbers) for state, numbers in by_state.items()})
+
+    async def ready_since_ms(self, topic: str) -> int:
+        """Return since when the first ready job of a topic waits or runs. 0: there is none."""
+        subjects = [self._jobs.subject(token, topic, "*") for token in READY_TOKENS.values()]
+        firsts = [await next_entry(self._jobs.connection, self._jobs.name, subject) for subject in subjects]
+        return min((first.stored_ms for first in firsts if first is not None), default=0)
 
     async def list_jobs(
         self,

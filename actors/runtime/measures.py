@@ -5,7 +5,7 @@ Names follow Prometheus' conventions: base units, `_total` for counters. `pensto
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 BY_SOURCE = ("platform", "source")
@@ -30,6 +30,22 @@ class HubFigures(NamedTuple):
     may_run: bool
     heard_s: float
     behind: int
+
+
+class Backlog(NamedTuple):
+    """What waits in the whole installation, by label values. `jobs`: by topic and state. `ready_s`: for how long the
+    first ready job of a topic waits or runs. `dead`: dead letters by engine and name. `batches`: those that are not
+    over, by task and state, `items`: their items that have no end yet, by task, and `step_s`: the age of the oldest
+    split or reduce, by task. `sinks`: messages that a sink has not acknowledged. `nodes`: live ones, by role."""
+
+    jobs: Mapping[tuple[str, ...], float] = {}
+    ready_s: Mapping[tuple[str, ...], float] = {}
+    dead: Mapping[tuple[str, ...], float] = {}
+    batches: Mapping[tuple[str, ...], float] = {}
+    items: Mapping[tuple[str, ...], float] = {}
+    step_s: Mapping[tuple[str, ...], float] = {}
+    sinks: Mapping[tuple[str, ...], float] = {}
+    nodes: Mapping[tuple[str, ...], float] = {}
 
 
 class Measures:
@@ -88,6 +104,17 @@ class Measures:
             registry=self.registry,
         )
 
+        self._requests = Counter(
+            "penstock_gateway_requests_total",
+            "Requests that this node's gateway answered, by operation and status.",
+            ("operation", "status"),
+            registry=self.registry,
+        )
+
+    def follow_waiting(self, waiting: Callable[[], Backlog | None]) -> None:
+        """Give these figures whenever somebody asks, from another thread. `None`: another node counts."""
+        self.registry.register(_Asked(lambda: _of_waiting(waiting())))
+
     def follow_rates(self, figures: Callable[[], Iterable[RateFigure]], is_governor: Callable[[], bool]) -> None:
         """Give these figures whenever somebody asks, from another thread."""
         self.registry.register(_Asked(lambda: _of_rates(figures(), is_governor())))
@@ -99,6 +126,9 @@ class Measures:
     def follow_hub(self, figures: Callable[[], HubFigures]) -> None:
         """Give these figures whenever somebody asks, from another thread."""
         self.registry.register(_Asked(lambda: _of_hub(figures())))
+
+    def request_answered(self, operation: str, status: int) -> None:
+        self._requests.labels(operation, status).inc()
 
     def flow_round(self, flow: str, *, loaded: int, failed: int) -> None:
         self._rounds.labels(flow).inc()
@@ -160,6 +190,28 @@ def _of_rates(figures: Iterable[RateFigure], is_governor: bool) -> Iterator[Any]
         begun.add_metric((figure.kind, figure.name), figure.begun)
     yield from (target, begun)
     yield GaugeMetricFamily("penstock_governor_elected", "1 on the node that deals the shares.", value=is_governor)
+
+
+_WAITING: dict[str, tuple[str, str, tuple[str, ...]]] = {
+    "jobs": ("penstock_jobs", "Jobs, by state.", ("topic", "state")),
+    "ready_s": ("penstock_jobs_ready_seconds", "How long the first ready job waits or runs.", ("topic",)),
+    "dead": ("penstock_dead_letters", "Dead letters that nobody has dealt with.", ("engine", "name")),
+    "batches": ("penstock_batches", "Batches that are not over.", ("task", "state")),
+    "items": ("penstock_batch_items_left", "Items of these batches without an end.", ("task",)),
+    "step_s": ("penstock_batch_step_seconds", "Age of the oldest split or reduce.", ("task",)),
+    "sinks": ("penstock_sink_waiting", "Messages of orders that the sink has not taken.", ("sink",)),
+    "nodes": ("penstock_nodes", "Live nodes, by role.", ("role",)),
+}
+
+
+def _of_waiting(waiting: Backlog | None) -> Iterator[Any]:
+    from prometheus_client.core import GaugeMetricFamily
+
+    for field, (name, about, labels) in _WAITING.items() if waiting is not None else ():
+        gauge = GaugeMetricFamily(name, about, labels=labels)
+        for values, number in getattr(waiting, field).items():
+            gauge.add_metric(values, number)
+        yield gauge
 
 
 def _of_flows(in_flight: Iterable[tuple[str, int]]) -> Iterator[Any]:

@@ -55,53 +55,31 @@ def gateway_spec(
     zones: ZoneDesk,
 ) -> ActorSpec:
     """Return the actor to run on a node with the role `gateway`. Without an address it does nothing."""
-    gateway = Gateway(
-        node.config,
-        desk,
-        batches,
-        schedules,
-        flows,
-        rates,
-        zones,
-        LiveTokens(node.bucket("TOKENS"), now_ms),
-        lambda: node.connection.is_connected,
-        node.stop,
-        lambda: node.connection.store.trouble,
+    shared = GatewayState(
+        desk=desk,
+        batches=batches,
+        schedules=schedules,
+        flows=flows,
+        rates=rates,
+        zones=zones,
+        is_connected=lambda: node.connection.is_connected,
+        trouble=lambda: node.connection.store.trouble,
+        answered=node.measures.request_answered,
     )
+    gateway = Gateway(node.config, shared, LiveTokens(node.bucket("TOKENS"), now_ms), node.stop)
     return ActorSpec(name="gateway", role="gateway", run=gateway.run, drains=True)
 
 
 class Gateway:
     """The actor's life. See the module."""
 
-    def __init__(
-        self,
-        config: Config,
-        desk: JobDesk,
-        batches: BatchDesk,
-        schedules: ScheduleDesk,
-        flows: FlowDesk,
-        rates: RatesDesk,
-        zones: ZoneDesk,
-        tokens: LiveTokens,
-        is_connected: Callable[[], bool],
-        stop: anyio.Event,
-        trouble: Callable[[], str] = lambda: "",
-    ) -> None:
+    def __init__(self, config: Config, shared: GatewayState, tokens: LiveTokens, stop: anyio.Event) -> None:
         self.port = 0
         """The port on which it listens: the configured one, or a free one if that is 0."""
         self.is_up = anyio.Event()
-        self.shared: GatewayState | None = None
+        self.shared = shared
         self._config = config
-        self._desk = desk
-        self._batches = batches
-        self._schedules = schedules
-        self._flows = flows
-        self._rates = rates
-        self._zones = zones
         self._tokens = tokens
-        self._is_connected = is_connected
-        self._trouble = trouble
         self._stop = stop
         self._is_started = False
 
@@ -126,16 +104,6 @@ class Gateway:
         host, port = listening.getsockname()[:2]
         with listening:
             module = await anyio.to_thread.run_sync(import_module, "penstock.node.http_server")  # takes half a second
-            self.shared = GatewayState(
-                self._desk,
-                self._batches,
-                self._schedules,
-                self._flows,
-                self._rates,
-                self._zones,
-                self._is_connected,
-                self._trouble,
-            )
             server = module.GatewayServer(self._config, self.shared, self._tokens, is_open=is_open)
             needs = "a token" if self._tokens.are_there or not is_open else "nothing: there are no tokens"
             self.port = port

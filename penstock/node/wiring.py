@@ -32,6 +32,7 @@ async def open_engines(node: Node) -> AsyncIterator[tuple[ActorSpec, ...]]:
     from penstock.node.schedule_targets import accepts, target_handler
     from penstock.node.session import Session
     from penstock.node.sinks import open_sink_actors
+    from penstock.node.waiting import WaitingCount
     from penstock.node.zone_engine import ZoneHandlers, open_zone_engine, zone_ground
 
     ground, zone_handlers = zone_ground(node), ZoneHandlers(node.config)
@@ -90,9 +91,12 @@ async def open_engines(node: Node) -> AsyncIterator[tuple[ActorSpec, ...]]:
             flows={code.flow.flow: code.app for code in loads.codes},
             tasks={record.task: record.app for record in batches.declared},
         )
+        count = WaitingCount(node, topics=jobs.topics, jobs=jobs.store, instances=batches.instances)
+        node.measures.follow_waiting(lambda: count.latest)
         with serve_metrics(node.config.metrics, node.measures.registry):
             yield (
                 *ground.actors(),
+                *([ActorSpec(name="figures", role="", run=count.run)] if node.config.metrics else []),
                 ActorSpec(name="notices of the store", role="monitor", run=notices.run),
                 *await open_sink_actors(node),
                 *flow.actors(),

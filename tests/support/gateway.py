@@ -26,6 +26,7 @@ from actors.runtime.supervisor import ActorSpec, Supervisor
 from actors.zone.desk import ZoneDesk
 from actors.zone.offsets import Offsets
 from actors.zone.routing import Routing
+from penstock.api.http.calls import GatewayState
 from penstock.api.http.live_tokens import LiveTokens
 from penstock.api.http.tokens import TokenWish, create_token
 from penstock.node.config import Config
@@ -134,18 +135,16 @@ async def running_gateway(
             dead=frozenset,
             clock=clock,
         )
-        gateway = Gateway(
-            config or Config(http="127.0.0.1:0"),
-            desk,
-            batches,
-            schedules,
-            flow_desk,
-            rates_desk,
-            zones_desk,
-            live,
-            lambda: connection.is_connected,
-            stop,
+        shared = GatewayState(
+            desk=desk,
+            batches=batches,
+            schedules=schedules,
+            flows=flow_desk,
+            rates=rates_desk,
+            zones=zones_desk,
+            is_connected=lambda: connection.is_connected,
         )
+        gateway = Gateway(config or Config(http="127.0.0.1:0"), shared, live, stop)
         specs = [
             ActorSpec(name="clock", role="", run=clock.run),
             ActorSpec(name="topics", role="", run=topics.run),

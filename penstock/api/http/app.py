@@ -71,7 +71,7 @@ def _handler(shared: GatewayState, operation: Operation) -> Handle:
     names = re.findall(r"\{(\w+)\}", operation.path)
 
     async def handle(call: HttpCall, parts: list[str], send: Send) -> None:
-        call.values = dict(zip(names, parts, strict=True))
+        call.operation, call.values = operation.name, dict(zip(names, parts, strict=True))
         try:
             answer = await _carry_out(shared, operation, call)
             body = b"" if answer.stream else _encode(answer.value)

@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, TypeVar
 from urllib.parse import parse_qsl, unquote
 
@@ -48,34 +49,29 @@ class HttpAnswer(NamedTuple):
     stream: Stream | None = None
 
 
+@dataclass(slots=True, eq=False, kw_only=True)
 class GatewayState:
     """The state of one gateway's operations. `trouble` returns why nothing can be added, empty if it can.
-    `polls` are the waits that end at once when the node stops."""
+    `answered` gets the operation and the status of each answer. `polls` are the waits that end at once when the node
+    stops."""
 
-    def __init__(
-        self,
-        desk: JobDesk,
-        batches: BatchDesk,
-        schedules: ScheduleDesk,
-        flows: FlowDesk,
-        rates: RatesDesk,
-        zones: ZoneDesk,
-        is_connected: Callable[[], bool],
-        trouble: Callable[[], str] = lambda: "",
-    ) -> None:
-        self.desk = desk
-        self.batches = batches
-        self.schedules = schedules
-        self.flows = flows
-        self.rates = rates
-        self.zones = zones
-        self.is_connected = is_connected
-        self.trouble = trouble
-        self.load = Load()
-        self.quotas = Quotas(desk)
-        self.polls: set[CancelScope] = set()
-        self.is_stopping = False
-        self._credits: set[SettleListener] = set()
+    desk: JobDesk
+    batches: BatchDesk
+    schedules: ScheduleDesk
+    flows: FlowDesk
+    rates: RatesDesk
+    zones: ZoneDesk
+    is_connected: Callable[[], bool]
+    trouble: Callable[[], str] = lambda: ""
+    answered: Callable[[str, int], None] = lambda _operation, _status: None
+    load: Load = field(default_factory=Load)
+    quotas: Quotas = field(init=False)
+    polls: set[CancelScope] = field(default_factory=set)
+    is_stopping: bool = False
+    _credits: set[SettleListener] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.quotas = Quotas(self.desk)
 
     @contextmanager
     def crediting(self, credit: C) -> Iterator[C]:
@@ -103,7 +99,19 @@ class GatewayState:
 class HttpCall:
     """One admitted request: its caller, its content, and whether the client is still connected."""
 
-    __slots__ = ("_cycle", "_receive", "address", "body", "caller", "key", "query", "rate", "upload", "values")
+    __slots__ = (
+        "_cycle",
+        "_receive",
+        "address",
+        "body",
+        "caller",
+        "key",
+        "operation",
+        "query",
+        "rate",
+        "upload",
+        "values",
+    )
 
     def __init__(
         self,
@@ -125,6 +133,7 @@ class HttpCall:
         self.rate = rate
         self.upload = upload
         self.key = key  # the Idempotency-Key: the same in each repeat of this request
+        self.operation = "unknown"
         self.values: dict[str, str] = {}
         self._receive = receive
         self._cycle = cycle

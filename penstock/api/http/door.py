@@ -65,19 +65,29 @@ class Door:
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Answer one request. Raises only if cancelled, or to have uvicorn close a connection with a begun answer."""
+        call, status = None, 0
+
+        async def tell(message: Message) -> None:
+            nonlocal status
+            status = message.get("status", status)
+            await send(message)
+
         try:
             call = await self._admit(scope, receive)
             if call is None:
                 return
             scope["state"]["call"] = call
-            await self._app(scope, receive, send)
+            await self._app(scope, receive, tell)
         except RefusedRequest as told:
-            await send_problem(send, told.problem, scope["path"], closes=told.closes)
+            await send_problem(tell, told.problem, scope["path"], closes=told.closes)
         except Exception as error:  # the outermost place of a request: one bad request must not end the connection
             log.error("gateway.failed", exc_info=error, extra=fields(path=scope["path"]))
             if scope["state"]["cycle"].response_started:
                 raise  # uvicorn closes the connection: the client can get no other error now
-            await send_problem(send, FAULT, scope["path"], closes=True)
+            await send_problem(tell, FAULT, scope["path"], closes=True)
+        finally:
+            if status:
+                self._shared.answered(call.operation if call is not None else "refused", status)
 
     async def _admit(self, scope: Message, receive: Receive) -> HttpCall | None:
         """Return the request to carry out, or None if its client disconnected while it was read."""

@@ -59,7 +59,6 @@ async def test_a_client_that_fetches_no_answers_is_cut_off(
     monkeypatch.setattr(connections, "WRITE_S", 0.3)
     async with running_gateway(connection, publisher) as gateway:
         shared = gateway.gateway.shared
-        assert shared is not None
         async with ClientSession(gateway.url) as client:
             await add(client, "t", [{"delay_ms": 60_000, "body": "x" * 100_000} for _ in range(9)], 200)
         many = b"GET /v1/topics/t/jobs HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -80,7 +79,6 @@ async def test_large_bodies_are_read_a_few_at_a_time(
     begun = POST + b"Content-Length: 200000\r\n\r\n" + b" " * 100_000
     async with running_gateway(connection, publisher) as gateway:
         shared = gateway.gateway.shared
-        assert shared is not None
         async with connected_to(gateway.port) as first, connected_to(gateway.port) as second:
             await first.send(begun)
             await second.send(begun)

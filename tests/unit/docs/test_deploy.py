@@ -1,6 +1,7 @@
 """The files in deploy/ are whole: they parse, name what exists, and agree with one another and with the docs."""
 
 import configparser
+import json
 import re
 import subprocess
 from pathlib import Path
@@ -84,6 +85,19 @@ def test_each_alert_is_about_a_figure_of_the_docs_and_says_what_to_do() -> None:
         assert names, rule["alert"]
         assert {name.removesuffix("_bucket") for name in names} <= told, rule["alert"]
         assert rule["annotations"]["what_to_do"], rule["alert"]
+
+
+def test_the_docs_list_each_figure_and_the_dashboard_shows_none_that_is_unknown() -> None:
+    source = (ROOT / "actors/runtime/measures.py").read_text(encoding="utf-8")
+    made = set(re.findall(r'"(penstock_\w+)"', source))
+    assert len(made) > 25
+    told = set(re.findall(r"`(penstock_\w+)", (DOCS / "operations.md").read_text(encoding="utf-8")))
+    assert {name if name in told else f"{name}_total" for name in made} <= told
+    dashboard = json.loads((DEPLOY / "grafana/penstock.json").read_text(encoding="utf-8"))
+    asked = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
+    shown = {name.removesuffix("_bucket") for expr in asked for name in re.findall(r"\bpenstock_\w+", expr)}
+    assert shown <= told
+    assert len({panel["id"] for panel in dashboard["panels"]}) == len(dashboard["panels"])
 
 
 def test_the_image_has_the_locked_packages_and_no_rights() -> None:

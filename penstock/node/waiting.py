@@ -1,0 +1,145 @@
+"""Counts what waits in the whole installation, for the figures: jobs, batches, dead letters, sinks and nodes.
+
+In: reads of the server, and the live views of batches and nodes. Out: one `Backlog` for the node's figures. State: a
+lease in LEASES. One of the nodes that serve figures counts, and the others say nothing of these. It looks at
+`TOPICS_A_TURN` topics each `PERIOD_S`, so with more topics each is counted less often.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from dataclasses import dataclass, field
+
+from anyio.abc import TaskStatus
+
+from actors.batch.instances import Instances
+from actors.batch.rules.record import known_items, shown_state
+from actors.jobs.reads import TopicCounts
+from actors.jobs.store import JobStore
+from actors.jobs.topics import Topics
+from actors.runtime.actor import FATAL, ticks, until_stopped
+from actors.runtime.logs import fields
+from actors.runtime.measures import Backlog
+from penstock.node.config import ROLES
+from penstock.node.node import Node
+from streams.backlog import consumers_pending
+from streams.errors import StreamError
+from streams.lease import Lease, lead
+from streams.log import Extent, extent_of, subjects_of
+
+log = logging.getLogger(__name__)
+
+__all__ = ["WaitingCount"]
+
+LEASE = "figures"
+LEASE_TTL_S = 10
+PERIOD_S = 10.0
+TOPICS_A_TURN = 40
+MOST_DEAD = 100_000
+"""With more dead letters only their number is told, since each has a subject of its own."""
+_SINK = "sink_"
+_Numbers = dict[tuple[str, ...], float]
+
+
+@dataclass(slots=True)
+class _Memory:
+    """What one leader has counted. `turn`: where among the topics it goes on."""
+
+    turn: int = 0
+    topics: dict[str, TopicCounts] = field(default_factory=dict)
+    since_ms: dict[str, int] = field(default_factory=dict)
+    extent: Extent | None = None
+    dead: _Numbers = field(default_factory=dict)
+
+
+class WaitingCount:
+    """The actor. `latest` has what it counted last, None while another node counts."""
+
+    def __init__(self, node: Node, *, topics: Topics, jobs: JobStore, instances: Instances) -> None:
+        self.latest: Backlog | None = None
+        self._node = node
+        self._topics = topics
+        self._jobs = jobs
+        self._instances = instances
+
+    async def run(self, *, task_status: TaskStatus[None]) -> None:
+        """Stand for election until the node stops."""
+        await until_stopped(self._node.stop, self._campaign, task_status=task_status)
+
+    async def _campaign(self) -> None:
+        node = self._node
+        await lead(node.bucket("LEASES"), LEASE, node.members.name, ttl_s=LEASE_TTL_S, body=self._lead)
+
+    async def _lead(self, _lease: Lease) -> None:
+        memory = _Memory()
+        try:
+            async for _ in ticks(lambda: PERIOD_S, self._node.stop):
+                try:
+                    self.latest = await self._counted(memory)
+                except FATAL:
+                    raise
+                except StreamError as error:
+                    log.info("figures.not_counted", extra=fields(error=str(error)))
+        finally:
+            self.latest = None
+
+    async def _counted(self, memory: _Memory) -> Backlog:
+        await self._count_topics(memory)
+        await self._count_dead(memory)
+        orders = await consumers_pending(self._node.connection, self._node.connection.namespace.stream("ORDERS"))
+        now_ms = self._node.clock.now_ms()
+        nodes = Counter(role for one in self._node.members.live().values() for role in one.roles or ROLES)
+        return Backlog(
+            jobs={
+                (topic, state): getattr(counts, state)
+                for topic, counts in memory.topics.items()
+                for state in ("delayed", "ready", "reserved")
+            },
+            ready_s={
+                (topic,): max(0, now_ms - since_ms) / 1000 if since_ms else 0.0
+                for topic, since_ms in memory.since_ms.items()
+            },
+            dead=memory.dead,
+            **_of_batches(self._instances, now_ms),
+            sinks={(name.removeprefix(_SINK),): count for name, count in orders.items() if name.startswith(_SINK)},
+            nodes={(role,): count for role, count in nodes.items()},
+        )
+
+    async def _count_topics(self, memory: _Memory) -> None:
+        known = self._topics.known()
+        if memory.turn >= len(known):
+            memory.turn = 0
+        turn = known[memory.turn : memory.turn + TOPICS_A_TURN]
+        memory.turn += len(turn)
+        for topic in turn:
+            memory.topics[topic] = counts = await self._jobs.count(topic)
+            memory.since_ms[topic] = await self._jobs.ready_since_ms(topic) if counts.ready else 0
+
+    async def _count_dead(self, memory: _Memory) -> None:
+        """Count dead letters by engine and name, when any came or went."""
+        connection, namespace = self._node.connection, self._node.connection.namespace
+        extent = await extent_of(connection, namespace.stream("DEAD"))
+        if extent == memory.extent:
+            return
+        numbers = Counter[tuple[str, ...]]()
+        if extent.messages > MOST_DEAD:
+            numbers["", ""] = extent.messages
+        else:
+            found = await subjects_of(connection, namespace.stream("DEAD"), namespace.pattern("dead", ">"))
+            for subject, count in found.items():
+                *_, engine, name, _ = subject.split(".")
+                numbers[engine, name] += count
+        memory.extent, memory.dead = extent, dict(numbers)
+
+
+def _of_batches(instances: Instances, now_ms: int) -> dict[str, _Numbers]:
+    """Return the figures of all batches that are not over."""
+    batches, items = Counter[tuple[str, ...]](), Counter[tuple[str, ...]]()
+    step_s: _Numbers = {}
+    for one in instances.all_unfinished():
+        batches[one.task, shown_state(one)] += 1
+        items[one.task,] += max(0, (known_items(one) or 0) - one.counts.ended)
+        if one.state in ("splitting", "reducing"):
+            step_s[one.task,] = max(step_s.get((one.task,), 0.0), (now_ms - one.step_since_ms) / 1000)
+    return {"batches": dict(batches), "items": dict(items), "step_s": step_s}
