@@ -9,7 +9,8 @@ has passed, and decides by what it finds then.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import anyio
@@ -19,6 +20,7 @@ from actors.jobs.reads import Found, JobReads
 from actors.jobs.rules.job_rules import TRACE_MS, add_of, had_another_body, has_made, is_in_past, on_same_id, past_of
 from actors.jobs.stream import LOOKED_MS, NEAR_MS, PAUSES_S, SOON_MS, JobStream, TakenBack
 from actors.runtime.failpoints import reach
+from actors.runtime.supervisor import one_error
 from streams.errors import OutcomeUnknown, Repeated, RevisionConflict, StreamError
 from streams.job_messages import READY_TOKENS, FirstTry, JobRecord, OnSame, Outcome, State
 from streams.log import delete_entry, purge_subject
@@ -33,6 +35,8 @@ LATE_S = 20
 its end. The server knows the add for 60 s, and what was read is added within `LONGEST_AGE_S`."""
 
 
+AT_ONCE = 32
+"""Jobs whose ids are taken, and that are decided on at the same time."""
 FIRST = FirstTry()
 
 
@@ -62,6 +66,9 @@ class Clash(NamedTuple):
     is_same: bool | None
 
 
+_Decide = Callable[[], Awaitable[Stored | Clash | StreamError]]
+
+
 class JobAdds:
     """Adds jobs. Safe for many callers at once."""
 
@@ -76,23 +83,31 @@ class JobAdds:
 
         Nothing is sent after `until_s` of the monotonic clock. `first`: when the caller tried this first.
         A StreamError: the job is not stored. OutcomeUnknown: it may be, and an add under the same nonce finds out."""
+        answers: list[Stored | Clash | StreamError]
         if not self._is_remembered(first):
-            return [await self._second_one(job, policy, None, until_s, is_new=job.trace_s > 0) for job, policy in adds]
+            second = [
+                (job, partial(self._second_one, job, policy, None, until_s, is_new=job.trace_s > 0))
+                for job, policy in adds
+            ]
+            return await _by_id(second)
         now_ms = self._jobs.clock.now_ms()
         moves = [self._jobs.placed(job, expected=0, now_ms=now_ms, message_id=add_of(job.nonce)) for job, _ in adds]
         outcomes = await self._jobs.move_many(moves, until_s=until_s)
         reach("job.add")
-        answers: list[Stored | Clash | StreamError] = [
+        answers = [
             _stored(job, move, outcome) if isinstance(outcome, int) else outcome
             for (job, _), move, outcome in zip(adds, moves, outcomes, strict=True)
         ]
         taken = [at for at, outcome in enumerate(outcomes) if isinstance(outcome, RevisionConflict)]
         if taken:
             there = await self._first_ones([adds[at][0] for at in taken])
+            second = []
             for at in taken:
                 job, policy = adds[at]
                 found, first_seq = there.get((job.topic, token_of(job.id))), _first_seq(outcomes[at])
-                answers[at] = await self._second_one(job, policy, found, until_s, first_seq=first_seq)
+                second.append((job, partial(self._second_one, job, policy, found, until_s, first_seq=first_seq)))
+            for at, answer in zip(taken, await _by_id(second), strict=True):
+                answers[at] = answer
         return answers
 
     async def add_absent(
@@ -272,6 +287,26 @@ class JobAdds:
         again = self._jobs.placed(job, expected=seq, now_ms=now_ms, leaves=move.subject, fires_ms=move.due_ms)
         outcome = await self._jobs.move(again)
         return outcome if isinstance(outcome, int) else seq
+
+
+async def _by_id(decisions: Sequence[tuple[JobRecord, _Decide]]) -> list[Stored | Clash | StreamError]:
+    """Decide on jobs, those of one id one after the other, and no id waits for others. Return the answers in order."""
+    places: dict[tuple[str, str], list[int]] = {}
+    for at, (job, _) in enumerate(decisions):
+        places.setdefault((job.topic, job.id), []).append(at)
+    answers: dict[int, Stored | Clash | StreamError] = {}
+    limiter = anyio.Semaphore(AT_ONCE)
+
+    async def decide(some: Sequence[int]) -> None:
+        async with limiter:
+            for at in some:
+                answers[at] = await decisions[at][1]()
+
+    with one_error():
+        async with anyio.create_task_group() as tasks:
+            for some in places.values():
+                tasks.start_soon(decide, some)
+    return [answers[at] for at in range(len(decisions))]
 
 
 def _refusal(job: JobRecord, policy: OnSame, found: Found | None) -> Stored | Clash | None:

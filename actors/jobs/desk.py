@@ -10,36 +10,30 @@ among many, an answer with the code `bad`.
 """
 
 import builtins
-import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
 from typing import get_args
 
-import anyio
 from msgspec.structs import replace
 
-from actors.jobs.adds import FIRST, Stored
+from actors.jobs.adding import Adding, fresh_id
+from actors.jobs.adds import FIRST
 from actors.jobs.copies import Copies
 from actors.jobs.handout import Handout
 from actors.jobs.obstacles import Obstacles
-from actors.jobs.quota import Quota
 from actors.jobs.reads import Found
 from actors.jobs.replay import JobReplay
 from actors.jobs.replies import (
     NO_SUCH_JOB,
     OVER,
     Outcome,
-    added_of,
     answer_of,
     listed_of,
     not_reserved,
     reserved_of,
-    shown_of,
 )
 from actors.jobs.rules.cursors import BadCursor, read_cursor, write_cursor
 from actors.jobs.rules.job_answers import (
     Added,
-    Code,
     JobReply,
     Listed,
     ListPage,
@@ -48,30 +42,26 @@ from actors.jobs.rules.job_answers import (
     TopicCounted,
     TopicView,
 )
-from actors.jobs.rules.job_checks import check_depth, check_id, check_range, check_topic
+from actors.jobs.rules.job_checks import check_id, check_range, check_topic
 from actors.jobs.rules.job_receipt import BadReceipt, JobReceipt, read_receipt
 from actors.jobs.rules.job_rules import (
     KEPT_MS,
     TRACE_MS,
     BadJob,
-    ExpiredJob,
     is_callers_own,
     is_in_past,
-    is_same_add,
-    make_job,
     named_nonce,
 )
 from actors.jobs.rules.obstacles import JobWhy
-from actors.jobs.rules.topic_settings import DEFAULT, TopicSettings, as_document
+from actors.jobs.rules.topic_settings import DEFAULT, as_document
 from actors.jobs.store import JobStore
 from actors.jobs.topics import Topics
-from actors.runtime.bounds import Anywhere, WorkBounds
+from actors.runtime.bounds import WorkBounds
 from actors.runtime.rules.setting_values import BadSetting
-from actors.runtime.rules.slot_keys import key_reader
 from streams.backoff import next_delay_ms
 from streams.chance import chance
-from streams.clock import Clock, monotonic_s
-from streams.errors import StreamError, unknown_once
+from streams.clock import Clock
+from streams.errors import unknown_once
 from streams.job_messages import (
     LONGEST_DELAY_MS,
     LONGEST_TTR_MS,
@@ -90,10 +80,6 @@ MOST_BYTES = 4 * 1024 * 1024
 LONGEST_WAIT_MS = 60_000
 """A long poll ends after this, and its client calls again. Links in between sooner or later give up on silence."""
 LONGEST_HOLDER = 128
-ADD_S = 20.0
-"""How long the desk tries to add. With its caller's wait this is less than the server remembers message ids."""
-STILL_S = 10.0
-"""A node that stood still for longer may hold adds that their callers have made on other nodes since."""
 
 Allowed = Callable[[str], bool]
 
@@ -117,7 +103,7 @@ class JobDesk:
         obstacles: Obstacles,
         clock: Clock,
         chance: Callable[[], float] = chance,
-        fresh_id: Callable[[], str] = lambda: secrets.token_hex(10),
+        fresh_id: Callable[[], str] = fresh_id,
         admit: Callable[[str], None] = lambda _subject: None,
         check: Callable[[], None] = lambda: None,
         fresh_nonce: Callable[[], str] = fresh_nonce,
@@ -132,133 +118,34 @@ class JobDesk:
         self._obstacles = obstacles
         self._clock = clock
         self._chance = chance
-        self._fresh_id = fresh_id
-        self._admit = admit
         self._check = check
-        self._fresh_nonce = fresh_nonce
-        self._stood_still_s = stood_still_s
-        self._bounds = bounds or Anywhere()
-        self._quota = Quota(self.waiting)
+        self._adding = Adding(
+            store=store,
+            topics=topics,
+            copies=copies,
+            clock=clock,
+            admit=admit,
+            fresh_id=fresh_id,
+            fresh_nonce=fresh_nonce,
+            stood_still_s=stood_still_s,
+            bounds=bounds,
+        )
 
     # ---- adding
 
     async def add(
         self, jobs: Sequence[NewJob], *, first: FirstTry = FIRST, trace_s: int = KEPT_MS // 1000
     ) -> builtins.list[Added | NotAdded]:
-        """Add jobs. Return the result of each, in order. A refused job does not stop the others.
-
-        They are stored by the time of the answer. A repeat is known by its nonce. A job without a nonce is an add of
-        its own. `first`: when the caller first requested this. `trace_s`: how many seconds after the job's end an add
-        with the caller's own nonce is still known. Raises BadJob for more than 1,000 of them.
-        """
-        if len(jobs) > MOST_JOBS:
-            raise BadJob("jobs", len(jobs), "are too many for one call", f"send at most {MOST_JOBS}")
-        self._admit("jobs")
-        until_s = monotonic_s() + ADD_S
-        if (still_s := self._stood_still_s()) > STILL_S:
-            return [_too_old(job, still_s) for job in jobs]
-        now_ms = self._clock.now_ms()
-        made = [await self._made(job, now_ms, trace_s, first) for job in jobs]
-        for topic, priority in {(job.topic, job.priority) for job in made if isinstance(job, JobRecord)}:
-            await self._topics.use(topic, priority)
-        answers = await self._within_quotas(jobs, made)
-        todo: builtins.list[tuple[int, JobRecord]] = []
-        for at, job in enumerate(made):
-            if isinstance(job, JobRecord) and answers[at] is None:
-                todo.append((at, job))
-        adds = [(job, jobs[at].on_same) for at, job in todo]
-        outcomes = await self._store.add_many(adds, until_s=until_s, first=first)
-        replaced: builtins.list[tuple[str, str]] = []
-        for (at, job), outcome in zip(todo, outcomes, strict=True):
-            if isinstance(outcome, Stored) and outcome.has_replaced:
-                replaced.append((job.topic, outcome.key))
-            answers[at] = added_of(job, outcome)
-        if replaced:
-            await self._drop_replaced(replaced)
-        return [answer for answer in answers if answer is not None]
-
-    async def _drop_replaced(self, replaced: Sequence[tuple[str, str]]) -> None:
-        async def drop(topic: str, key: str) -> None:
-            with suppress(StreamError):  # the job is added, and the end of the old one is refused
-                await self._copies.drop(topic, key)
-
-        async with anyio.create_task_group() as drops:
-            for one in replaced:
-                drops.start_soon(drop, *one)
-
-    async def _made(self, new: NewJob, now_ms: int, trace_s: int, first: FirstTry) -> JobRecord | NotAdded:
-        try:
-            settings = self._topics.current(str(new.topic))
-            fresh_id = "" if new.id else named_nonce(str(new.topic), new.nonce) if new.nonce else self._fresh_id()
-            fresh_nonce = "" if new.nonce else self._fresh_nonce()
-            job = make_job(new, settings, now_ms=now_ms, fresh_id=fresh_id, fresh_nonce=fresh_nonce, trace_s=trace_s)
-            check_depth(job.body)
-            self._check_region(job, settings)
-        except ExpiredJob as error:
-            if await self._is_repeat(error.job):
-                return error.job
-            is_unknown = first.age_s > 0 and not error.job.trace_s  # a job that is over may have left no trace
-            code: Code = "unknown" if is_unknown else "bad"
-            why = "; an earlier try may have added it" if is_unknown else ""
-            return NotAdded(
-                code=code, reason=f"{error}{why}", topic=error.job.topic, id=error.job.id, field=error.field
-            )
-        except BadJob as error:
-            return NotAdded(
-                code="bad", reason=str(error), topic=shown_of(new.topic), id=shown_of(new.id), field=error.field
-            )
-        return job
-
-    def _check_region(self, job: JobRecord, settings: TopicSettings) -> None:
-        """Raise BadJob for a job whose region belongs to another zone than that of its topic."""
-        if settings.region_key:
-            region = key_reader(settings.region_key)(bytes(job.body))
-            why = self._bounds.stray(f"topic {job.topic}", region, settings.zone)
-            if why:
-                raise BadJob("body", region, f"may not be here: {why}", "add it in its zone")
-
-    async def _is_repeat(self, job: JobRecord) -> bool:
-        """Return whether an earlier try of this add is known."""
-        found = await self._store.find_key(job.topic, token_of(job.id))
-        return found is not None and found.known is not None and is_same_add(job, found.known)
-
-    async def _within_quotas(
-        self, jobs: Sequence[NewJob], made: Sequence[JobRecord | NotAdded]
-    ) -> builtins.list[Added | NotAdded | None]:
-        """Return the answers to the jobs that are refused already, None for the others."""
-        answers: builtins.list[Added | NotAdded | None] = [None if isinstance(job, JobRecord) else job for job in made]
-        rooms: dict[str, int] = {}
-        for at, job in enumerate(made):
-            if not isinstance(job, JobRecord) or not (most := self._topics.current(job.topic).most_waiting):
-                continue
-            if job.topic not in rooms:
-                rooms[job.topic] = await self._quota.room(job.topic, most)
-            if rooms[job.topic] > 0:
-                rooms[job.topic] -= 1
-                self._quota.added(job.topic, 1)
-            elif not await self._adds_none(jobs[at], job):
-                reason = f"topic {job.topic} has {most} jobs waiting, as many as it may; add it later"
-                answers[at] = NotAdded(code="quota", reason=reason, topic=job.topic, id=job.id)
-        return answers
+        """Add jobs, as `Adding.add`."""
+        return await self._adding.add(jobs, first=first, trace_s=trace_s)
 
     async def adds_none(self, new: NewJob) -> bool:
-        """Return whether an add of this job makes no job more: it is a repeat, it keeps the job that is there or takes
-        its place, or it is bad."""
-        made = await self._made(new, self._clock.now_ms(), 0, FIRST)
-        return isinstance(made, NotAdded) or await self._adds_none(new, made)
-
-    async def _adds_none(self, new: NewJob, job: JobRecord) -> bool:
-        found = await self._store.find_key(job.topic, token_of(job.id))
-        if found is None or found.known is None:
-            return False
-        if new.on_same == "replace" and found.state in ("delayed", "ready"):
-            return True
-        return is_same_add(job, found.known) or (new.on_same == "keep" and found.job is not None)
+        """Return what `Adding.adds_none` does."""
+        return await self._adding.adds_none(new)
 
     async def waiting(self, topic: str) -> int:
         """Return how many jobs of the topic are delayed or ready."""
-        counts = await self._store.count(topic)
-        return counts.delayed + counts.ready
+        return await self._adding.waiting(topic)
 
     # ---- holding
 
@@ -515,8 +402,3 @@ class JobDesk:
             return await self._store.find_everywhere(token_of(job_id))
         found = await self._store.find_key(check_topic(topic), token_of(job_id))
         return () if found is None else (found,)
-
-
-def _too_old(job: NewJob, still_s: float) -> NotAdded:
-    reason = f"this node stood still for {still_s:.0f} s, and the job may have been added elsewhere since"
-    return NotAdded(code="unknown", reason=reason, topic=shown_of(job.topic), id=shown_of(job.id))

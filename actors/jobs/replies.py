@@ -50,7 +50,11 @@ def added_of(job: JobRecord, outcome: Stored | Clash | StreamError) -> Added | N
                 is_same_body=outcome.is_same is True,
             )
         case _:
-            return NotAdded(code=code_of(outcome), reason=str(outcome), topic=job.topic, id=job.id)
+            return not_added(job, outcome)
+
+
+def not_added(job: JobRecord, error: StreamError) -> NotAdded:
+    return NotAdded(code=code_of(error), reason=str(error), topic=job.topic, id=job.id)
 
 
 def reserved_of(reservation: JobReservation) -> Reserved:

@@ -54,6 +54,57 @@ def closed_streams(health: StoreHealth, *, is_clustered: bool) -> frozenset[str]
     return frozenset() if is_clustered else health.failed_streams
 
 
+def _log(notice: Notice) -> None:
+    if notice.what_to_do:
+        log.error("store.troubled", extra=fields(kind=notice.kind, text=notice.text, do=notice.what_to_do))
+    else:
+        log.info("store.well", extra=fields(text=notice.text))
+
+
+class HealthWatch:
+    """Knows whether the server's store is full, or has failed. `health` returns the state of the server. `folder`:
+    where the server's store lies, if that is on this machine. `report` gets a notice of each change."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        *,
+        health: Callable[[], Awaitable[StoreHealth | None]],
+        folder: Path | None = None,
+        report: Tell = _log,
+    ) -> None:
+        self._connection = connection
+        self._health = health
+        self._folder = folder
+        self._report = report
+
+    async def run(self, *, task_status: TaskStatus[None]) -> None:
+        """Look for ever. Raises FATAL errors."""
+        task_status.started()
+        while True:
+            await self._look()
+            await anyio.sleep(HEALTH_S)
+
+    async def _look(self) -> None:
+        try:
+            health = await self._health()
+        except FATAL:
+            raise
+        except StreamError:
+            return
+        if health is None:
+            return
+        free, kept = room_at(self._folder) if self._folder else (None, 0)
+        self._judge(health, why_full(health, free, kept, was_full=bool(self._connection.store.full)))
+
+    def _judge(self, health: StoreHealth, full: str) -> None:
+        state, before = self._connection.store, self._connection.store.kind
+        state.failed, state.full = health.failed and f"the server's store has failed: {health.failed}", full
+        state.failed_streams = closed_streams(health, is_clustered=self._connection.is_clustered)
+        if state.kind != before:
+            self._report(_store_notice(state))
+
+
 class StoreWatch:
     """One node's watch. `health` returns the state of its server. `folder`: where the server's store lies, if that is
     on this machine. `tell` may be set later."""
@@ -69,8 +120,7 @@ class StoreWatch:
         self.tell: Tell = lambda notice: None
         self._connection = connection
         self._memory = memory
-        self._health = health
-        self._folder = folder
+        self._health = HealthWatch(connection, health=health, folder=folder, report=self._report)
         self._soon = anyio.Event()
 
     async def run(self, *, task_status: TaskStatus[None]) -> None:
@@ -79,7 +129,7 @@ class StoreWatch:
         try:
             is_seen = await self._remember()
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(self._watch_health)
+                await tasks.start(self._health.run)
                 task_status.started()
                 while True:
                     with anyio.move_on_after(REMEMBER_S if is_seen else AGAIN_S):
@@ -105,37 +155,8 @@ class StoreWatch:
             self._report(_went_back(behind))
         return True
 
-    # ---- health
-
-    async def _watch_health(self) -> None:
-        while True:
-            await self._look_at_health()
-            await anyio.sleep(HEALTH_S)
-
-    async def _look_at_health(self) -> None:
-        try:
-            health = await self._health()
-        except FATAL:
-            raise
-        except StreamError:
-            return
-        if health is None:
-            return
-        free, kept = room_at(self._folder) if self._folder else (None, 0)
-        self._judge(health, why_full(health, free, kept, was_full=bool(self._connection.store.full)))
-
-    def _judge(self, health: StoreHealth, full: str) -> None:
-        state, before = self._connection.store, self._connection.store.kind
-        state.failed, state.full = health.failed and f"the server's store has failed: {health.failed}", full
-        state.failed_streams = closed_streams(health, is_clustered=self._connection.is_clustered)
-        if state.kind != before:
-            self._report(_store_notice(state))
-
     def _report(self, notice: Notice) -> None:
-        if notice.what_to_do:
-            log.error("store.troubled", extra=fields(kind=notice.kind, text=notice.text, do=notice.what_to_do))
-        else:
-            log.info("store.well", extra=fields(text=notice.text))
+        _log(notice)
         self.tell(notice)
 
 

@@ -48,11 +48,16 @@ async def connect(
     credentials: Credentials | None = None,
     timeout_s: float = 30.0,
     connect_timeout_s: float = 10.0,
+    direct: bool = False,
+    monitor: str = "",
 ) -> AsyncIterator[Client]:
     """Connect, and close at the end of the block. `url` may list several servers of one cluster, separated by commas.
 
-    `timeout_s`: the limit of a call with its repeats, on top of the call's own `wait`. Raises Unavailable if no server
-    answers, NotAccepted if the server refuses the login."""
+    `timeout_s`: the limit of a call with its repeats, on top of the call's own `wait`. `direct`: this program itself
+    stores the jobs that it adds, without a desk in between. It needs the rights of a node for that. `monitor`: then the
+    monitoring address of the server, as nodes have it, so that adds stop before the server's store is full.
+
+    Raises Unavailable if no server answers, NotAccepted if the server refuses the login."""
     opened = connect_to_server(
         url,
         name=name,
@@ -65,7 +70,13 @@ async def connect(
     except StreamError as error:
         raise client_error(error) from error
     try:
-        yield Client(connection, timeout_s)
+        client = Client(connection, timeout_s)
+        try:
+            if direct:
+                await client.jobs.store_directly(monitor)
+            yield client
+        finally:
+            await client.jobs.carriers.close()
     finally:
         await opened.__aexit__(None, None, None)
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
+from itertools import islice
 from typing import TypeVar
 
 import msgspec
@@ -13,21 +14,25 @@ from penstock.errors import PenstockError, UsageError
 from streams.job_messages import LARGEST_BODY, NewJob
 
 __all__ = [
-    "AddAnswers",
-    "add_answer",
+    "add_answers",
+    "dealt",
     "decode",
     "encode",
+    "encode_one",
     "millis",
     "moment_ms",
     "parts_of",
     "too_large",
 ]
 
-MOST_IN_PART = 500
 _T = TypeVar("_T")
 
 
-class AddAnswers(Struct):
+class _AllAdded(Struct):
+    answers: list[Added]
+
+
+class _AddAnswers(Struct):
     answers: list[Raw]
 
 
@@ -35,8 +40,18 @@ class _Outcome(Struct):
     code: Code
 
 
-def add_answer(payload: Raw) -> Added | NotAdded:
-    """Return the reply to an add, of either kind."""
+_all_added = msgspec.json.Decoder(_AllAdded)
+
+
+def add_answers(payload: bytes) -> list[Added | NotAdded]:
+    """Return the replies to adds, of either kind."""
+    try:
+        return list(_all_added.decode(payload).answers)  # the usual case, in one go
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return [_add_answer(answer) for answer in decode(payload, _AddAnswers).answers]
+
+
+def _add_answer(payload: Raw) -> Added | NotAdded:
     return decode(payload, Added) if decode(payload, _Outcome).code == "ok" else decode(payload, NotAdded)
 
 
@@ -48,8 +63,13 @@ def decode(payload: bytes | Raw, form: type[_T]) -> _T:
 
 
 def encode(ask: Mapping[str, object]) -> bytes:
+    return encode_one(ask)
+
+
+def encode_one(value: object) -> bytes:
+    """Return JSON. Raises UsageError if the value has none."""
     try:
-        return msgspec.json.encode(ask)
+        return msgspec.json.encode(value)
     except (TypeError, ValueError, UnicodeEncodeError) as error:
         raise UsageError(f"what is asked cannot be written as JSON: {error}") from error
 
@@ -62,16 +82,23 @@ def too_large(job: NewJob) -> NotAdded | None:
     return NotAdded(code="bad", reason=reason, topic=job.topic, id=job.id, field="body")
 
 
-def parts_of(jobs: Sequence[tuple[int, bytes]], most_bytes: int) -> Iterator[Sequence[tuple[int, bytes]]]:
-    """Cut a list into parts that fit into one message each."""
+def parts_of(sizes: Sequence[int], most_size: int, most: int) -> Iterator[slice]:
+    """Cut a list into parts of at most `most`, whose sizes add up to at most `most_size`. What is larger is alone in
+    its part."""
     start, size = 0, 0
-    for at, (_, job) in enumerate(jobs):
-        if at > start and (size + len(job) > most_bytes or at - start == MOST_IN_PART):
-            yield jobs[start:at]
+    for at, one in enumerate(sizes):
+        if at > start and (size + one > most_size or at - start == most):
+            yield slice(start, at)
             start, size = at, 0
-        size += len(job) + 1
-    if start < len(jobs):
-        yield jobs[start:]
+        size += one
+    if start < len(sizes):
+        yield slice(start, len(sizes))
+
+
+def dealt(jobs: Sequence[_T], wanted: Sequence[int]) -> list[list[_T]]:
+    """Deal jobs to callers, of whom each wants so many, in the order of the callers."""
+    left = iter(jobs)
+    return [list(islice(left, most)) for most in wanted]
 
 
 def millis(name: str, value: Duration) -> int:

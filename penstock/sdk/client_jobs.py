@@ -7,15 +7,24 @@ The `body` of a held job is decoded at each access. `reserve` holds one job and 
 
 import builtins
 import secrets
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterable, Sequence
 from functools import partial
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
 import anyio
 from msgspec import Raw
 from msgspec.structs import replace
 
-from actors.jobs.rules.job_answers import Added, JobReply, Listed, ListPage, NotAdded, TopicCounted, TopicView
+from actors.jobs.rules.job_answers import (
+    Added,
+    JobReply,
+    Listed,
+    ListPage,
+    NotAdded,
+    Reserved,
+    TopicCounted,
+    TopicView,
+)
 from actors.jobs.rules.obstacles import JobWhy
 from actors.jobs.rules.topic_settings import as_written
 from actors.runtime.rules.setting_values import BadSetting, Duration
@@ -24,24 +33,33 @@ from penstock.api.forms.jobs import Answers, JobOptions, Kicked, ReservedJobs, T
 from penstock.errors import NotAccepted, Stale, Timeout, Unavailable, UsageError
 from penstock.sdk.calls import ServiceClient
 from penstock.sdk.client_forms import (
-    AddAnswers,
-    add_answer,
+    add_answers,
+    dealt,
     decode,
     encode,
+    encode_one,
     millis,
     moment_ms,
     parts_of,
     too_large,
 )
 from penstock.sdk.held_jobs import HeldJob, ReservationContext
+from penstock.sdk.turns import Carriers, Turns
 from streams.clock import monotonic_s
 from streams.job_messages import MOST_JOBS, NewJob, State, body_of, encode_new_job, is_json
 from streams.nonces import fresh_nonce
 
+if TYPE_CHECKING:
+    from penstock.sdk.direct_adds import DirectAdds
+
 __all__ = ["HeldJob", "Jobs", "ReservationContext", "new_job"]
 
-AT_ONCE = 4
+AT_ONCE = 8
 """Parts of a long list that are on their way at the same time."""
+MOST_IN_PART = 128
+"""Jobs in one request. While a node works on one part, the client writes and reads the others."""
+MOST_DIRECT = 250
+"""The same of jobs that the client stores by itself."""
 PIECE_MS = 30_000
 """Milliseconds. A longer wait is split, because the service ends a request within a minute, and so do many links."""
 PAUSE_S = 0.02
@@ -80,11 +98,66 @@ def new_job(topic: str, body: object = None, **options: Unpack[JobOptions]) -> N
     return NewJob(topic=topic, body=raw, **asked)
 
 
+class _Wish(NamedTuple):
+    """What calls of `reserve` that travel together ask for alike. `own`: of a call that travels alone."""
+
+    topic: str
+    is_waiting: bool
+    ttr_ms: int | None
+    holder: str
+    own: object = None
+
+
+class _Wanted(NamedTuple):
+    """What one of them asks for."""
+
+    most: int
+    wait_ms: int
+
+
+class _Settling(NamedTuple):
+    """What settles that travel together ask for alike. `more`: further fields of the request, as JSON."""
+
+    verb: str
+    more: bytes
+    timeout_s: float | None
+
+
+class _Dealt(NamedTuple):
+    """Jobs of a caller. `is_last`: none was ready for any of those that asked together."""
+
+    jobs: builtins.list[Reserved]
+    is_last: bool
+
+
 class Jobs:
-    """The jobs of one namespace. The methods raise NotAccepted (Stale is one), Timeout, Unavailable, UsageError."""
+    """The jobs of one namespace. The methods raise NotAccepted (Stale is one), Timeout, Unavailable, UsageError.
+
+    Adds, reserves and settles that are made in the same turn of the event loop travel together (turns.py)."""
 
     def __init__(self, service: ServiceClient) -> None:
         self._service = service
+        self.carriers = carriers = Carriers()
+        self.direct: DirectAdds | None = None
+        """Set if this client stores jobs by itself."""
+        self._direct_adds = Turns(carriers, self._add_direct, most_size=lambda: MOST_JOBS, most=MOST_DIRECT)
+        self._adds = Turns(carriers, self._send_adds, most_size=self._room, most=MOST_IN_PART)
+        self._settles = Turns(carriers, self._send_settles, most_size=self._room, most=MOST_IN_PART)
+        self._reserves = Turns(
+            carriers, self._send_reserves, most_size=lambda: MOST_JOBS, most=MOST_JOBS, lost=self._give_back_dealt
+        )
+
+    async def store_directly(self, monitor: str) -> None:
+        """Store added jobs from here on without a desk. Raises the client's errors if that cannot be."""
+        from penstock.sdk.direct_adds import DirectAdds  # most programs do without what it imports
+
+        direct = DirectAdds(self._service.connection, monitor)
+        self.carriers.start(direct.run())
+        await direct.opened
+        self.direct = direct
+
+    def _room(self) -> int:
+        return self._service.max_payload - ROOM
 
     # ---- adding
 
@@ -93,33 +166,56 @@ class Jobs:
         job that already existed.
 
         With `on_same="error"` an existing job raises NotAccepted, `code` `exists`."""
-        [answer] = await self.add_many([new_job(topic, body, **options)])
-        if isinstance(answer, NotAdded) and answer.code in ("unknown", "unavailable"):
+        answer = await self._add(_named(new_job(topic, body, **options)))
+        if isinstance(answer, Added):
+            return answer
+        if answer.code in ("unknown", "unavailable"):
             raise (Timeout if answer.code == "unknown" else Unavailable)(answer.reason)
-        if isinstance(answer, NotAdded):
-            raise NotAccepted(answer.reason, code=answer.code, field=answer.field)
-        return answer
+        raise NotAccepted(answer.reason, code=answer.code, field=answer.field)
+
+    async def _add(self, job: NewJob) -> Added | NotAdded:
+        if (refusal := too_large(job)) is not None:
+            return refusal
+        if self.direct is not None and self.direct.takes(job):
+            return await self._direct_adds.call(job, size=1)
+        encoded = encode_new_job(job)
+        return await self._adds.call(encoded, size=len(encoded) + 1)
 
     async def add_many(self, jobs: Iterable[NewJob]) -> builtins.list[Added | NotAdded]:
         """Add jobs, and return the result of each, in order. The client sends them in parts that fit into a message.
 
         Each job has a nonce for this call, so a repeat after a lost reply adds no second job."""
-        named = [job if job.nonce else replace(job, nonce=fresh_nonce()) for job in jobs]
+        named = [_named(job) for job in jobs]
         answers: builtins.list[Added | NotAdded | None] = [too_large(job) for job in named]
-        encoded = [(at, encode_new_job(job)) for at, job in enumerate(named) if answers[at] is None]
+        direct = self.direct
+        here = [at for at, job in enumerate(named) if direct and answers[at] is None and direct.takes(job)]
+        is_here = set(here)
+        there = [at for at, answer in enumerate(answers) if answer is None and at not in is_here]
+        encoded = [encode_new_job(named[at]) for at in there]
         limiter = anyio.Semaphore(AT_ONCE)
 
-        async def send(part: Sequence[tuple[int, bytes]]) -> None:
+        async def send(places: Sequence[int], add: Callable[[], Awaitable[Sequence[Added | NotAdded]]]) -> None:
             async with limiter:
-                answered = await self._service.request("add", b"[%b]" % b",".join(job for _, job in part))
-            for (at, _), answer in zip(part, decode(answered.payload, AddAnswers).answers, strict=True):
-                answers[at] = _known(add_answer(answer), answered.is_repeated)
+                for at, answer in zip(places, await add(), strict=True):
+                    answers[at] = answer
 
         with one_error():
             async with anyio.create_task_group() as tasks:
-                for part in parts_of(encoded, self._service.max_payload - ROOM):
-                    tasks.start_soon(send, part)
+                for part in parts_of([len(job) + 1 for job in encoded], self._room(), MOST_IN_PART):
+                    tasks.start_soon(send, there[part], partial(self._send_adds, None, encoded[part]))
+                for part in parts_of([1] * len(here), MOST_JOBS, MOST_DIRECT):
+                    some = [named[at] for at in here[part]]
+                    tasks.start_soon(send, here[part], partial(self._add_direct, None, some))
         return [answer for answer in answers if answer is not None]
+
+    async def _add_direct(self, _kind: Hashable, jobs: Sequence[NewJob]) -> builtins.list[Added | NotAdded]:
+        assert self.direct is not None
+        return await self.direct.add(jobs)
+
+    async def _send_adds(self, _kind: Hashable, jobs: Sequence[bytes]) -> builtins.list[Added | NotAdded]:
+        answered = await self._service.request("add", b"[%b]" % b",".join(jobs))
+        answers = add_answers(answered.payload)
+        return [_known(answer, answered.is_repeated) for answer in answers] if answered.is_repeated else answers
 
     # ---- holding
 
@@ -143,29 +239,51 @@ class Jobs:
         """Hold up to `most` jobs. Wait up to `wait` for the first one. Settle each within its TTR. A job whose reply
         was lost comes again when its TTR runs out."""
         wait_ms = millis("wait", wait)
-        ask: dict[str, object] = {"topic": topic, "most": most, "wait_ms": min(wait_ms, PIECE_MS), "holder": holder}
         ttr_ms = None if ttr is None else millis("ttr", ttr)
-        if ttr_ms is not None:
-            ask["ttr_ms"] = ttr_ms
-        until_s = monotonic_s() + wait_ms / 1000
+        is_plain = type(most) is int and 1 <= most <= MOST_JOBS
+        until_s, left_ms = monotonic_s() + wait_ms / 1000, wait_ms
         while True:
-            answered = await self._service.request(
-                "reserve", encode(ask), wait_s=max(0, wait_ms) / 1000, on_late=self._give_back
-            )
-            held = [HeldJob(self, reserved, ttr_ms) for reserved in decode(answered.payload, ReservedJobs).jobs]
+            wish = _Wish(topic, left_ms > 0, ttr_ms, holder, None if is_plain else object())
+            wanted = _Wanted(most, min(left_ms, PIECE_MS))
+            dealt_out = await self._reserves.call(wanted, size=most if is_plain else 1, kind=wish)
+            held = [HeldJob(self, reserved, ttr_ms) for reserved in dealt_out.jobs]
             left_s = until_s - monotonic_s()
-            if held or left_s <= 0:
+            if held or (dealt_out.is_last and left_s <= 0):
                 return held
-            await anyio.sleep(
-                min(left_s, PAUSE_S)
-            )  # a node that stops ends its waits early, and another one takes the next
-            ask["wait_ms"] = max(0, min(round((left_s - PAUSE_S) * 1000), PIECE_MS))
+            # A node that stops ends its waits early, and another one takes the next. If others got what was ready,
+            # more may be.
+            pause_s = min(left_s, PAUSE_S) if dealt_out.is_last else 0.0
+            await anyio.sleep(pause_s)
+            left_ms = max(0, round((left_s - pause_s) * 1000))
+
+    async def _send_reserves(self, wish: Hashable, wanted: Sequence[_Wanted]) -> builtins.list[_Dealt]:
+        """Reserve for several callers, until the first of them has waited long enough."""
+        assert isinstance(wish, _Wish)
+        most = [one.most for one in wanted]
+        wait_ms = min(one.wait_ms for one in wanted)
+        ask: dict[str, object] = {
+            "topic": wish.topic,
+            "most": most[0] if len(most) == 1 else sum(most),
+            "wait_ms": wait_ms,
+            "holder": wish.holder,
+        }
+        if wish.ttr_ms is not None:
+            ask["ttr_ms"] = wish.ttr_ms
+        wait_s = max(0, wait_ms) / 1000
+        answered = await self._service.request("reserve", encode(ask), wait_s=wait_s, on_late=self._give_back)
+        jobs = decode(answered.payload, ReservedJobs).jobs
+        return [_Dealt(some, not jobs) for some in (dealt(jobs, most) if len(most) > 1 else [jobs])]
+
+    def _give_back_dealt(self, lost: _Dealt) -> None:
+        self._release_now(lost.jobs, "its caller had left")
 
     def _give_back(self, payload: bytes) -> None:
         """Release the jobs of a late reply, since another node's reply was used."""
-        receipts = [reserved.receipt for reserved in decode(payload, ReservedJobs).jobs]
-        if receipts:
-            reason = "handed out twice for one question"
+        self._release_now(decode(payload, ReservedJobs).jobs, "handed out twice for one question")
+
+    def _release_now(self, jobs: Sequence[Reserved], reason: str) -> None:
+        if jobs:
+            receipts = [reserved.receipt for reserved in jobs]
             ask = {"receipts": receipts, "delay_ms": 0, "counts": False, "reason": reason}
             self._service.post("release", encode(ask))
 
@@ -212,7 +330,10 @@ class Jobs:
         await self._settle("bury", job, reason=reason)
 
     async def _settle(self, verb: str, job: HeldJob | str, *, timeout_s: float | None = None, **more: object) -> None:
-        [answer] = await self._settle_many(verb, [job], timeout_s=timeout_s, **more)
+        receipt = encode_one(job if isinstance(job, str) else job.receipt)
+        settling = _Settling(verb, encode(more), timeout_s)
+        answer = await self._settles.call(receipt, size=len(receipt) + 1, kind=settling)
+        _mark(verb, job, answer)
         if answer.code == "stale":
             raise Stale(answer.reason)
         if answer.code == "unknown":
@@ -220,17 +341,21 @@ class Jobs:
         if answer.code != "ok":
             raise NotAccepted(answer.reason, code=answer.code)
 
-    async def _settle_many(
-        self, verb: str, jobs: Sequence[HeldJob | str], *, timeout_s: float | None = None, **more: object
-    ) -> builtins.list[JobReply]:
-        receipts = [job if isinstance(job, str) else job.receipt for job in jobs]
-        answered = await self._service.request(verb, encode({"receipts": receipts, **more}), timeout_s=timeout_s)
+    async def _settle_many(self, verb: str, jobs: Sequence[HeldJob | str]) -> builtins.list[JobReply]:
+        receipts = [encode_one(job if isinstance(job, str) else job.receipt) for job in jobs]
+        answers = await self._send_settles(_Settling(verb, b"{}", None), receipts)
+        for job, answer in zip(jobs, answers, strict=True):
+            _mark(verb, job, answer)
+        return answers
+
+    async def _send_settles(self, settling: Hashable, receipts: Sequence[bytes]) -> builtins.list[JobReply]:
+        assert isinstance(settling, _Settling)
+        more = b"" if settling.more == b"{}" else b"," + settling.more[1:-1]
+        payload = b'{"receipts":[%b]%b}' % (b",".join(receipts), more)
+        answered = await self._service.request(settling.verb, payload, timeout_s=settling.timeout_s)
         answers = decode(answered.payload, Answers).answers
         if answered.is_repeated:
             answers = [_in_doubt(answer) if answer.code in ("stale", "unavailable") else answer for answer in answers]
-        for job, answer in zip(jobs, answers, strict=True):
-            if isinstance(job, HeldJob) and (answer.code == "stale" or (answer.code == "ok" and verb != "touch")):
-                job.is_settled = True
         return answers
 
     # ---- looking, and what a person does
@@ -301,6 +426,16 @@ class Jobs:
         return decode(
             (await self._service.request("topic", encode({"topic": topic, "set": values}))).payload, TopicView
         )
+
+
+def _named(job: NewJob) -> NewJob:
+    """Return the job with a nonce for this call."""
+    return job if job.nonce else replace(job, nonce=fresh_nonce())
+
+
+def _mark(verb: str, job: HeldJob | str, answer: JobReply) -> None:
+    if isinstance(job, HeldJob) and (answer.code == "stale" or (answer.code == "ok" and verb != "touch")):
+        job.is_settled = True
 
 
 # ---- what a repeat was told, where an earlier try had no answer: of that one it says nothing

@@ -15,7 +15,6 @@ import penstock
 from actors.jobs.rules.job_answers import Added, NotAdded
 from penstock.sdk import calls, client_jobs, held_jobs
 from penstock.sdk.client import Client
-from penstock.sdk.client_forms import parts_of
 from penstock.sdk.held_jobs import HeldJob
 from streams.connection import Connection
 from streams.errors import OutcomeUnknown
@@ -139,14 +138,6 @@ async def test_many_are_added_in_parts_each_with_its_own_answer(client: Client, 
     assert [answer.id for answer in answers] == [job.id for job in jobs]
     assert [at for at, answer in enumerate(answers) if isinstance(answer, NotAdded)] == [3, 4]
     assert (await office.desk.count(TOPIC)).ready == 1498
-
-
-def test_parts_fit_into_a_message() -> None:
-    jobs = [(n, b"x" * size) for n, size in enumerate([400, 400, 400, 900, 5000, 10, 10])]
-    parts = [[at for at, _ in part] for part in parts_of(jobs, 1000)]
-    assert parts == [[0, 1], [2], [3], [4], [5, 6]]
-    assert [len(part) for part in parts_of([(n, b"") for n in range(1200)], 10_000)] == [500, 500, 200]
-    assert list(parts_of([], 10)) == []
 
 
 # ---- holding

@@ -185,7 +185,8 @@ async def test_what_was_deleted_or_finished_stays_so_when_a_desk_hears_late_of_i
 ) -> None:
     async with two_desks(server, connection) as desks:
         near, deleted, finished = desks.near, IDS[:8], IDS[8:]
-        await asyncio.gather(*(desks.client.jobs.add(TOPIC, id=job_id) for job_id in IDS))
+        adds = [desks.client.jobs.add_many([new_job(TOPIC, id=job_id)]) for job_id in IDS]  # in requests of their own
+        assert all(answer.code == "ok" for [answer] in await asyncio.gather(*adds))
         for job_id in deleted:
             assert (await near.desk.delete(TOPIC, job_id)).code == "ok"
         for _ in finished:

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 import pytest
 from anyio import Event, create_task_group, fail_after
 
+import penstock
 from actors.runtime.rate_client import LeasedRates
 from actors.runtime.rate_counts import RateCounts, gather_begun
 from streams.bucket import Bucket
@@ -202,6 +203,18 @@ async def test_a_node_answers_whoever_asks_its_services(secured: EmbeddedServer,
                 assert b"ping_response" in (await app.request("$SRV.PING.svc")).payload
                 stop.set()
             assert refused == []
+
+
+async def test_only_who_may_do_what_a_node_may_stores_jobs_by_itself(secured: EmbeddedServer, users: Users) -> None:
+    async with logged_in(secured, users, "admin") as admin:
+        await apply(admin, TOPOLOGY)
+    node = penstock.connect(secured.url, credentials=users.credentials("node"), direct=True, timeout_s=0.5)
+    async with node as client:
+        assert (await client.jobs.add("mail", id="direct")).is_new
+    app = penstock.connect(secured.url, credentials=users.credentials("app"), direct=True)
+    with pytest.raises(penstock.PenstockError):
+        async with app:
+            pass
 
 
 async def test_nodes_tell_each_other_what_they_began(secured: EmbeddedServer, users: Users) -> None:

@@ -3,6 +3,7 @@
 import json
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta, timezone
+from itertools import pairwise
 from typing import Any, get_type_hints
 
 import pytest
@@ -18,7 +19,7 @@ from actors.runtime.rules.setting_values import Duration
 from penstock.api.forms.jobs import CountAsk, FinishAsk, JobOptions, JobToAdd, OutboxOptions, read_jobs
 from penstock.api.forms.reading import Malformed, read_ask
 from penstock.errors import PenstockError, UsageError
-from penstock.sdk.client_forms import AddAnswers, add_answer, decode, encode, millis, moment_ms, parts_of, too_large
+from penstock.sdk.client_forms import add_answers, dealt, encode, millis, moment_ms, parts_of, too_large
 from streams.job_messages import LARGEST_BODY, NewJob, encode_new_job
 
 
@@ -66,14 +67,23 @@ def test_nothing_stands_for_no_fields() -> None:
 # ---- the client's side
 
 
-@given(st.lists(st.integers(0, 1200), max_size=40), st.integers(1, 2000))
-def test_parts_hold_everything_once_in_order_and_fit(sizes: list[int], most: int) -> None:
-    jobs = [(at, b"x" * size) for at, size in enumerate(sizes)]
-    parts = list(parts_of(jobs, most))
-    assert [one for part in parts for one in part] == jobs
+@given(st.lists(st.integers(0, 1200), max_size=40), st.integers(1, 2000), st.integers(1, 9))
+def test_parts_hold_everything_once_in_order_and_fit(sizes: list[int], most_size: int, most: int) -> None:
+    parts = [sizes[part] for part in parts_of(sizes, most_size, most)]
+    assert [one for part in parts for one in part] == sizes
     for part in parts:
-        assert part
-        assert len(part) == 1 or sum(len(job) + 1 for _, job in part) <= most + 1
+        assert 1 <= len(part) <= most
+        assert len(part) == 1 or sum(part) <= most_size
+    for part, following in pairwise(parts):
+        assert len(part) == most or sum(part) + following[0] > most_size, "none is cut before it is full"
+
+
+@given(st.lists(st.integers(), max_size=30), st.lists(st.integers(1, 5), max_size=9))
+def test_jobs_are_dealt_once_in_order_to_none_more_than_it_wants(jobs: list[int], wanted: list[int]) -> None:
+    dealt_out = dealt(jobs, wanted)
+    assert [job for some in dealt_out for job in some] == jobs[: sum(wanted)]
+    assert all(len(some) <= most for some, most in zip(dealt_out, wanted, strict=True))
+    assert [some for some in dealt_out if some] == dealt_out[: len([some for some in dealt_out if some])], "the first"
 
 
 def test_the_options_of_python_callers_are_those_of_a_new_job() -> None:
@@ -153,8 +163,7 @@ def added(**fields: object) -> dict[str, object]:
 
 @pytest.mark.parametrize("told", [added(code=code, reason="so") for code in ("exists", "over", "quota")])
 def test_what_is_refused_is_refused(told: dict[str, object]) -> None:
-    [answer] = decode(encode({"answers": [told]}), AddAnswers).answers
-    said = add_answer(answer)
+    [said] = add_answers(encode({"answers": [told]}))
     assert isinstance(said, NotAdded)
     assert said.code == told["code"]
 
@@ -162,4 +171,4 @@ def test_what_is_refused_is_refused(told: dict[str, object]) -> None:
 def test_an_answer_that_cannot_be_read_is_one_clear_error() -> None:
     for payload in (b"", b"\xff", b'{"answers": 7}'):
         with pytest.raises(PenstockError, match="cannot be read"):
-            decode(payload, AddAnswers)
+            add_answers(payload)

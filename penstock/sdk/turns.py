@@ -1,0 +1,181 @@
+"""Calls that a program makes in the same turn of its event loop travel together.
+
+Nothing is delayed for it: the calls leave when the turn is over, cut into requests by their bytes and their number.
+Each call has its own answer, or its own error. In a request the calls stand in the order in which they were made.
+
+A call that was alone in its turn is carried by its own caller, who may be cancelled over it. Calls that travel together
+are carried by a task of the client, since each of their callers may leave while others wait. Its outcome goes to the
+callers, so nobody else has to see it fail. When all of them have left, it is cancelled. The client cancels what is
+left when it closes. It has no task group for them, since programs open and close clients in different tasks.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Hashable, Sequence
+from typing import Generic, TypeVar
+
+from penstock.errors import PenstockError, Timeout, Unavailable
+from penstock.sdk.client_forms import parts_of
+
+__all__ = ["Carriers", "Turns"]
+
+_C = TypeVar("_C")
+_A = TypeVar("_A")
+CLOSED = "the client is closed"
+
+
+class Carriers:
+    """The tasks of one client that carry calls."""
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._is_closed = False
+
+    def start(self, carry: Coroutine[None, None, None]) -> "asyncio.Task[None]":
+        """Start a task. Raises Unavailable after the close."""
+        if self._is_closed:
+            carry.close()
+            raise Unavailable(f"{CLOSED}; nothing was done")
+        task = asyncio.get_running_loop().create_task(carry)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def close(self) -> None:
+        """Cancel all, and wait until they have ended."""
+        self._is_closed = True
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(tuple(self._tasks))
+
+
+class _Ride(Generic[_C, _A]):
+    """One call on its way. Its future ends with the answer, or with None: the call is alone, and its caller carries
+    it. `carrier`: the task that carries it together with others."""
+
+    __slots__ = ("call", "carrier", "ended", "kind", "size")
+
+    def __init__(self, call: _C, size: int, kind: Hashable) -> None:
+        self.call = call
+        self.size = size
+        self.kind = kind
+        self.ended: asyncio.Future[_A | None] = asyncio.get_running_loop().create_future()
+        self.carrier: _Carrier[_C, _A] | None = None
+
+
+class _Carrier(Generic[_C, _A]):
+    """A task, and what it carries."""
+
+    def __init__(self, rides: Sequence[_Ride[_C, _A]]) -> None:
+        self.rides = rides
+        self.task: asyncio.Task[None] | None = None
+
+    def leave_if_empty(self) -> None:
+        if self.task is not None and all(ride.ended.done() for ride in self.rides):
+            self.task.cancel()
+
+
+class Turns(Generic[_C, _A]):
+    """The calls of one operation. `send(kind, calls)` sends calls of one kind, and returns their answers in the same
+    order. `most_size` and `most`: limits of one request. `lost` gets the answer to a call whose caller has left."""
+
+    def __init__(
+        self,
+        carriers: Carriers,
+        send: Callable[[Hashable, Sequence[_C]], Awaitable[Sequence[_A]]],
+        *,
+        most_size: Callable[[], int],
+        most: int,
+        lost: Callable[[_A], None] = lambda _answer: None,
+    ) -> None:
+        self._carriers = carriers
+        self._send = send
+        self._most_size = most_size
+        self._most = most
+        self._lost = lost
+        self._boarding: list[_Ride[_C, _A]] = []
+
+    async def call(self, call: _C, *, size: int, kind: Hashable = None) -> _A:
+        """Return the answer to one call. Calls of the same `kind` may travel together. Raises what `send` raises."""
+        if not self._boarding:
+            asyncio.get_running_loop().call_soon(self._depart)
+        ride: _Ride[_C, _A] = _Ride(call, size, kind)
+        self._boarding.append(ride)
+        try:
+            answer = await ride.ended
+        except asyncio.CancelledError:
+            self._left(ride)
+            raise
+        if answer is not None:
+            return answer
+        [answer] = await self._answers(kind, [call])
+        return answer
+
+    def _depart(self) -> None:
+        """The turn is over."""
+        boarding, self._boarding = self._boarding, []
+        kinds: dict[Hashable, list[_Ride[_C, _A]]] = {}
+        for ride in boarding:
+            if not ride.ended.done():  # else its caller has left, and nothing was sent
+                kinds.setdefault(ride.kind, []).append(ride)
+        for kind, rides in kinds.items():
+            sizes = [ride.size for ride in rides]
+            for part in parts_of(sizes, self._most_size(), self._most):
+                self._take(kind, rides[part])
+
+    def _take(self, kind: Hashable, rides: Sequence[_Ride[_C, _A]]) -> None:
+        if len(rides) == 1:
+            rides[0].ended.set_result(None)
+            return
+        carrier = _Carrier(rides)
+        for ride in rides:
+            ride.carrier = carrier
+        try:
+            carrier.task = self._carriers.start(self._carry(kind, rides))
+        except Unavailable as error:
+            _fail(rides, error)
+
+    async def _carry(self, kind: Hashable, rides: Sequence[_Ride[_C, _A]]) -> None:
+        try:
+            answers = await self._answers(kind, [ride.call for ride in rides])
+        except asyncio.CancelledError:
+            _fail(rides, Timeout(f"{CLOSED}; it may have been done"))
+            raise
+        except Exception as error:  # it is the callers' who wait
+            _fail(rides, error)
+            return
+        for ride, answer in zip(rides, answers, strict=True):
+            if ride.ended.done():
+                self._lost(answer)
+            else:
+                ride.ended.set_result(answer)
+
+    async def _answers(self, kind: Hashable, calls: Sequence[_C]) -> Sequence[_A]:
+        answers = await self._send(kind, calls)
+        if len(answers) != len(calls):
+            raise PenstockError(f"{len(calls)} calls have {len(answers)} answers; is the service of another version?")
+        return answers
+
+    def _left(self, ride: _Ride[_C, _A]) -> None:
+        """Forget a caller that was cancelled, perhaps with its answer on the way."""
+        if not ride.ended.cancelled() and ride.ended.done() and ride.ended.exception() is None:
+            answer = ride.ended.result()
+            if answer is not None:
+                self._lost(answer)
+        elif ride.carrier is not None:
+            ride.carrier.leave_if_empty()
+
+
+def _fail(rides: Sequence[_Ride[_C, _A]], error: Exception) -> None:
+    for ride in rides:
+        if not ride.ended.done():
+            ride.ended.set_exception(_own(error))
+
+
+def _own(error: Exception) -> Exception:
+    """Return an error for one of several callers: each raises it, and so writes into it."""
+    own = type(error).__new__(type(error))
+    own.args = error.args
+    own.__dict__.update(error.__dict__)
+    own.__cause__ = error
+    return own

@@ -1,0 +1,141 @@
+"""A client that stores its jobs by itself keeps the rules that a desk keeps, and gives a desk what it cannot judge."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import anyio
+import pytest
+from msgspec import Raw
+
+import penstock
+from actors.jobs.rules.job_answers import Added, NotAdded
+from penstock.sdk import direct_adds
+from penstock.sdk.client import Client
+from streams.connection import Connection
+from streams.errors import OutcomeUnknown
+from streams.job_messages import LARGEST_BODY
+from streams.server import EmbeddedServer
+from streams.store_health import StoreHealth
+from tests.support.desks import TOPIC, Office, open_office, open_service
+
+pytestmark = pytest.mark.three_servers
+
+
+@pytest.fixture
+async def office(connection: Connection) -> AsyncIterator[Office]:
+    """A desk that no client asks: it has no service."""
+    async with open_office(connection) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def client(server: EmbeddedServer, office: Office) -> AsyncIterator[Client]:
+    async with penstock.connect(server.url, namespace=office.namespace.name, direct=True, timeout_s=0.5) as opened:
+        yield opened
+
+
+async def test_it_adds_without_a_desk_by_the_same_rules(client: Client, office: Office) -> None:
+    jobs = client.jobs
+    await office.set(ttr="90s", attempts=4)
+    await office.add("taken", body=1)
+    answers = await asyncio.gather(
+        jobs.add(TOPIC, {"to": 7}, id="a", delay="1h"),
+        jobs.add(TOPIC, 2, id="taken"),
+        jobs.add(TOPIC, 2, id="taken", on_same="error"),
+        jobs.add("a b"),
+        jobs.add(TOPIC, Raw(b'"' + b"x" * LARGEST_BODY + b'"')),
+        jobs.add(TOPIC, id="\n"),
+        jobs.add("fresh", 1),
+        jobs.add(TOPIC, 1, id="twice"),
+        jobs.add(TOPIC, 2, id="twice"),
+        return_exceptions=True,
+    )
+    assert [getattr(answer, "code", None) for answer in answers] == [
+        *("ok", "ok", "exists", "bad", "bad", "bad"),
+        *("ok", "ok", "ok"),
+    ]
+    assert [answer.is_new for answer in answers if isinstance(answer, Added)] == [True, False, True, True, False]
+    shown = await office.desk.peek(TOPIC, "a")
+    assert shown is not None
+    assert (shown.state, shown.ttr_ms, shown.most_attempts) == ("delayed", 90_000, 4)
+    assert [bytes(job.body) for job in await office.desk.reserve("fresh", wait_ms=10_000)] == [b"1"]
+
+
+async def test_a_repeat_is_the_same_add(client: Client, office: Office) -> None:
+    for _ in range(2):
+        [one, two] = await client.jobs.add_many([penstock.new_job(TOPIC, n, nonce=f"n{n}") for n in range(2)])
+        assert isinstance(one, Added)
+        assert isinstance(two, Added)
+        assert (one.is_new, two.is_new, one.id == two.id) == (True, True, False)
+    assert (await office.desk.count(TOPIC)).ready == 2
+    [answer] = await client.jobs.add_many([penstock.new_job(TOPIC, "another", nonce="n0")])
+    assert isinstance(answer, NotAdded)
+    assert (answer.code, answer.field) == ("bad", "nonce")
+    for _ in range(2):
+        await office.desk.finish([(await office.reserve()).receipt])
+    assert (await client.jobs.add(TOPIC, 0, nonce="n0")).state == "done", "it is over, and not made again"
+    assert (await office.desk.count(TOPIC)).ready == 0
+
+
+async def test_what_it_cannot_judge_goes_to_a_desk(client: Client, office: Office) -> None:
+    await office.set("few", most_waiting=1)
+    await office.set("region", region_key="to")
+    await client.jobs.add(TOPIC, 1, id="a")
+    while client.jobs.direct is None or client.jobs.direct.takes(penstock.new_job("few")):
+        await anyio.wait_all_tasks_blocked()
+    asks = {"few": {}, "region": {}, TOPIC: {"id": "a", "on_same": "replace"}}
+    for topic, options in asks.items():
+        with pytest.raises(penstock.Unavailable, match="no node answers"):
+            await client.jobs.add(topic, 2, **options)  # type: ignore[arg-type] # a table of keywords
+    async with open_service(office):
+        assert (await client.jobs.add(TOPIC, 2, id="a", on_same="replace")).is_new
+        answers = await client.jobs.add_many([penstock.new_job(topic, {"to": "x"}) for topic in ("few", TOPIC, "few")])
+        assert [answer.code for answer in answers] == ["ok", "ok", "quota"]
+
+
+async def test_it_stops_before_the_store_is_full(
+    server: EmbeddedServer, office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    health = StoreHealth(used=99, limit=100)
+
+    async def told(_ask: object) -> StoreHealth:
+        return health
+
+    monkeypatch.setattr(direct_adds, "account_health", told)
+    async with penstock.connect(server.url, namespace=office.namespace.name, direct=True) as client:
+        connection = client.jobs._service.connection
+        while not connection.store.full:
+            await anyio.wait_all_tasks_blocked()
+        with pytest.raises(penstock.Unavailable, match="full"):
+            await client.jobs.add(TOPIC, 1)
+        assert (await office.desk.count(TOPIC)).ready == 0
+
+
+async def test_without_the_streams_it_does_not_open(server: EmbeddedServer) -> None:
+    with pytest.raises(penstock.PenstockError):
+        async with penstock.connect(server.url, namespace="nowhere", direct=True):
+            pass
+
+
+async def test_while_the_settings_cannot_be_followed_desks_add(
+    client: Client, office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    direct = client.jobs.direct
+    assert direct is not None
+    monkeypatch.setattr(direct, "_topics", None)
+    async with open_service(office):
+        assert (await client.jobs.add(TOPIC, 1)).is_new
+
+
+async def test_an_unknown_outcome_is_a_timeout(client: Client, office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
+    direct = client.jobs.direct
+    assert direct is not None
+    adding = direct._adding
+    assert adding is not None
+
+    async def lost(jobs: object, **_more: object) -> list[OutcomeUnknown]:
+        return [OutcomeUnknown("no acknowledgement", subject="x")]
+
+    monkeypatch.setattr(adding._store, "add_many", lost)
+    with pytest.raises(penstock.Timeout):
+        await client.jobs.add(TOPIC, 1)
