@@ -5,11 +5,12 @@ that is wrong by eight hours is dangerous because it looks right.
 """
 
 import re
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from difflib import get_close_matches
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
 from actors.runtime.rules.setting_values import BadSetting, read_duration
+from actors.runtime.rules.texts import EPOCH, time_text
 from penstock.errors import UsageError
 
 __all__ = ["read_moment", "read_range", "read_zone", "span_text", "time_text"]
@@ -18,7 +19,6 @@ _MOMENT = re.compile(
     r"(\d{4}-\d{2}-\d{2})(?:[T ](\d{2}:\d{2}(?::\d{2}(?:[.,]\d{1,9})?)?)\s?(Z|z|[+-]\d{2}:?\d{2})?)?", re.ASCII
 )
 _WRITE = "write it as 2026-01-31T08:00:00Z, 2026-01-31T16:00:00+08:00, -3d or now"
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def read_moment(text: str, *, now_ms: int, zone: ZoneInfo | None = None) -> int:
@@ -64,12 +64,6 @@ def read_zone(name: str) -> ZoneInfo | None:
         near = get_close_matches(name, sorted(available_timezones()), 1, cutoff=0.5)
         hint = f"did you mean {near[0]}?" if near else "write one such as Asia/Shanghai"
         raise UsageError(f"--tz {name[:64]!r}: no such time zone; {hint}") from None
-
-
-def time_text(at_ms: int) -> str:
-    """Return a moment in UTC as it can be written back. Milliseconds are shown only if they are not zero."""
-    moment = _EPOCH + timedelta(milliseconds=at_ms)
-    return moment.isoformat(timespec="milliseconds" if at_ms % 1000 else "seconds").replace("+00:00", "Z")
 
 
 def span_text(span_ms: int) -> str:
@@ -127,7 +121,7 @@ def _in_zone(text: str, wall: datetime, zone: ZoneInfo) -> datetime:
 
 
 def _milliseconds(text: str, moment: datetime) -> int:
-    since = moment - _EPOCH
+    since = moment - EPOCH
     return _since_1970(text, (since.days * 86_400 + since.seconds) * 1000 + since.microseconds // 1000)
 
 

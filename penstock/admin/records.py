@@ -17,24 +17,23 @@ from actors.fetch.rules.settings import FetchSettings
 from actors.fetch.rules.steering import NotPossible
 from actors.fetch.settings_desk import Desk, read_stored
 from actors.fetch.settings_levels import LevelName, Levels
-from actors.fetch.sources import SourceKey, SourceRecord, source_of
+from actors.fetch.sources import SourceKey, SourceRecord
+from actors.fetch.stored import Broken, decoded, stored_adapter, stored_ledgers, stored_sources
 from actors.runtime.events import outgoing_event
 from actors.runtime.membership import living
 from actors.runtime.supervisor import one_error
 from penstock.errors import PenstockError, UsageError
 from penstock.node.session import Session
+from penstock.node.source_doors import open_source_desk
 from platforms.adapter import Adapter
 from platforms.errors import BadDeclaration
-from platforms.registry import make_adapter
 from streams.bucket import Bucket
 from streams.clock import SYSTEM, Clock
-from streams.entries import Entry
 from streams.errors import MalformedSubject
 from streams.fetch_messages import FetchEvent
 from streams.publisher import Publisher
-from streams.subjects import check_token
 
-__all__ = ["Broken", "NoSuchSource", "Records"]
+__all__ = ["NoSuchSource", "Records"]
 
 R = TypeVar("R")
 
@@ -46,13 +45,6 @@ class NoSuchSource(UsageError):
         near = get_close_matches(str(source), known, 1, cutoff=0.5)
         hint = f"did you mean {near[0]}?" if near else "`penstock sources list` shows all"
         super().__init__(f"no source {source}; {hint if known else 'there is none yet: penstock sources add'}")
-
-
-class Broken(msgspec.Struct, frozen=True):
-    """A stored record that does not decode, and why."""
-
-    key: str
-    why: str
 
 
 class Records:
@@ -67,6 +59,7 @@ class Records:
         self.settings: Bucket[bytes] = self.desk.bucket
         self._ledger_bucket = session.bucket("LEDGERS")
         self.clock = clock
+        self.source_desk = open_source_desk(session, clock)
 
     def now_ms(self) -> int:
         return self.clock.now_ms()
@@ -75,13 +68,12 @@ class Records:
 
     async def sources(self, pattern: str = ">") -> dict[SourceKey, SourceRecord | Broken]:
         """Return the source records whose `platform.source` matches, by name."""
-        entries = await self.settings.entries(f"source.{pattern}")
-        return {source_of(entry.key.removeprefix("source.")): _decoded(entry, SourceRecord) for entry in entries}
+        return await stored_sources(self.settings, pattern)
 
     async def source(self, source: SourceKey) -> SourceRecord | None:
         """Return one source's record, None if there is none. Raises PenstockError for a broken one."""
         entry = await self.settings.get(f"source.{source.key}")
-        record = None if entry is None else _decoded(entry, SourceRecord)
+        record = None if entry is None else decoded(entry, SourceRecord)
         if isinstance(record, Broken):
             raise PenstockError(
                 f"{source}: its record does not decode: {record.why}; remove the source and add it again"
@@ -90,14 +82,7 @@ class Records:
 
     async def all_ledgers(self, pattern: str = ">") -> dict[SourceKey, Ledger | Broken]:
         """Return the ledgers whose `platform.source` matches, by name."""
-        found: dict[SourceKey, Ledger | Broken] = {}
-        for entry in await self._ledger_bucket.entries(pattern):
-            source = source_of(entry.key)
-            try:
-                found[source] = read_ledger(source, entry.value)
-            except BrokenLedger as error:
-                found[source] = Broken(entry.key, str(error))
-        return found
+        return await stored_ledgers(self._ledger_bucket, pattern)
 
     async def ledger(self, source: SourceKey) -> Ledger | None:
         """Return one source's ledger, None if there is none. Raises PenstockError for a broken one."""
@@ -125,8 +110,7 @@ class Records:
     async def adapter(self, name: str) -> Adapter:
         """Return an adapter by name: a stored one, else a built-in one. Raises UsageError with the nearest name."""
         try:
-            entry = await self.settings.get(f"adapter.{check_token('adapter', name)}")
-            return make_adapter(name if entry is None else msgspec.json.decode(entry.value, type=dict[str, object]))
+            return await stored_adapter(self.settings, name)
         except (BadDeclaration, MalformedSubject, msgspec.DecodeError) as error:
             raise UsageError(f"adapter {name[:64]!r}: {error}") from error
 
@@ -161,13 +145,3 @@ class Records:
     async def tell(self, *events: FetchEvent) -> None:
         """Publish events about what was done."""
         await self.publisher.publish_many([outgoing_event(self.namespace, event) for event in events])
-
-
-T = TypeVar("T")
-
-
-def _decoded(entry: Entry[bytes], type_: type[T]) -> T | Broken:
-    try:
-        return msgspec.json.decode(entry.value, type=type_)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        return Broken(entry.key, str(error))

@@ -18,9 +18,10 @@ from actors.fetch.settings_desk import change_level
 from actors.fetch.settings_levels import LevelName
 from actors.fetch.slice_allocator import lane_name
 from actors.fetch.sources import SourceKey, SourceRecord
+from actors.fetch.stored import Broken
 from actors.runtime.rules.setting_values import start_ms_of
 from penstock.admin.first_request import try_first_request
-from penstock.admin.records import Broken, Records
+from penstock.admin.records import Records
 from penstock.admin.source_door import AdapterTable, check_account
 from penstock.admin.source_moves import ADDED_SO, make_ledger, pause
 from penstock.errors import PenstockError, UsageError

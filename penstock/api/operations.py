@@ -7,6 +7,8 @@ from typing import Any, Literal, NamedTuple
 
 from actors.batch.desk import BatchDesk
 from actors.batch.rules.obstacles import BatchWhy
+from actors.fetch.overview import SourceWhy
+from actors.fetch.slice_why import SliceWhy
 from actors.flow.desk import FlowDesk, FlowView
 from actors.flow.rates_desk import RateChanged, RatesView
 from actors.flow.rules.obstacles import RowWhy
@@ -14,7 +16,7 @@ from actors.jobs.rules.obstacles import JobWhy
 from actors.jobs.rules.schedule_views import ScheduleChanged, ScheduleRemoved, ScheduleView, Triggered
 from actors.zone.desk import ChangeView, MapView, RoutingChange, ZoneShards, ZoneShown
 from actors.zone.rules.report import MoveReport
-from penstock.api.forms import batch, flows, jobs, rates, schedules, zones
+from penstock.api.forms import batch, flows, jobs, rates, schedules, sources, zones
 from penstock.api.forms.reading import RequestForm
 from penstock.api.http import batches as http_batches
 from penstock.api.http import flows as http_flows
@@ -22,6 +24,7 @@ from penstock.api.http import health, push, queue_protocol, receipts, topics
 from penstock.api.http import jobs as http_jobs
 from penstock.api.http import rates as http_rates
 from penstock.api.http import schedules as http_schedules
+from penstock.api.http import sources as http_sources
 from penstock.api.http import zones as http_zones
 from penstock.api.http.calls import GatewayState, HttpAnswer, HttpCall
 from penstock.api.http.health import Health
@@ -33,6 +36,7 @@ from penstock.api.service import flows as nats_flows
 from penstock.api.service import jobs as nats_jobs
 from penstock.api.service import rates as nats_rates
 from penstock.api.service import schedules as nats_schedules
+from penstock.api.service import sources as nats_sources
 from penstock.api.service import zones as nats_zones
 from penstock.api.service.calls import MOST_WAITING, DeskEndpoint
 from streams.batch_messages import NewBatch
@@ -307,6 +311,11 @@ OPERATIONS: tuple[Operation, ...] = (
         "PATCH", Q + "/{kind}/{name}", "changeRate", "Change a rate", "admin",
         {200: RateChanged}, http_rates.change, rates.RateChange, problems=(*IN_BODY, 404),
         endpoint=DeskEndpoint("rates", "set", rates.RateSetAsk, nats_rates.set_rate),
+    ),
+    Operation(
+        "GET", "/v1/sources/{platform}/{source}/why", "whySource", "Say why a source, or a slice of it, is not read",
+        "read", {200: (SourceWhy, SliceWhy)}, http_sources.why, query=sources.SourceWhyQuery, problems=(400, 404, 422),
+        endpoint=DeskEndpoint("sources", "why", sources.SourceWhyAsk, nats_sources.why),
     ),
     Operation(
         "GET", Z, "listZones", "List the zones, with their shards and live nodes", "read",

@@ -7,6 +7,8 @@ import msgspec
 from actors.batch.instances import InstanceExists, UnknownInstance
 from actors.batch.rules.refusals import BatchRefused
 from actors.batch.tasks import UnknownTask
+from actors.fetch.rules.slices import MalformedSliceId
+from actors.fetch.sources import UnknownSource
 from actors.flow.flows import BadFlow, UnknownFlow
 from actors.flow.rates_desk import BadRate, UnknownRate
 from actors.jobs.rules.cron import BadRecurrence
@@ -49,6 +51,10 @@ def refusal_of(error: Exception) -> tuple[str, str]:
             return "not_found", "name"
         case BadRate():
             return "bad", error.field
+        case UnknownSource():
+            return "not_found", "source"
+        case MalformedSliceId():
+            return "bad", "slice"
         case UnknownZone():
             return "not_found", "zone"
         case BadMap():

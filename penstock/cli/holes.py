@@ -199,7 +199,7 @@ async def _forget(call: CommandCall, source: SourceName, slice_id: SliceId, yes:
 
 async def _ledgers(records: "Records", source: str) -> "list[tuple[SourceKey, Ledger]]":
     """Return the ledgers asked for. One that is broken is told, and ends the command only if it was asked for alone."""
-    from penstock.admin.records import Broken
+    from actors.fetch.stored import Broken
 
     if source:
         key = read_source(source)

@@ -1,7 +1,5 @@
 """`penstock sources list` and `show`."""
 
-from collections.abc import Sequence
-from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
@@ -9,18 +7,14 @@ import typer
 
 from penstock.admin.source_door import read_platform, read_source
 from penstock.cli.call import CommandCall, command
-from penstock.errors import UsageError
 from penstock.times import span_text, time_text
 
 if TYPE_CHECKING:
-    from actors.fetch.rules.settings import FetchSettings
-    from actors.fetch.settings_levels import Levels
-    from actors.fetch.sources import SourceKey, SourceRecord
-    from penstock.admin.records import Broken, Records
-    from penstock.admin.slice_why import SliceWorld, SpentRate
-    from penstock.admin.source_view import Overview
+    from actors.fetch.overview import Overview
+    from actors.fetch.sources import SourceKey
+    from penstock.admin.records import Records
 
-__all__ = ["add_to", "overviews", "slice_world"]
+__all__ = ["add_to"]
 
 SourceName = Annotated[str, typer.Argument(metavar="PLATFORM/SOURCE", help="The source.", show_default=False)]
 
@@ -41,108 +35,13 @@ async def _list(
         from penstock.admin.records import Records
 
         records = Records(session)
-        found = await overviews(records, pattern)
+        found = await records.source_desk.overviews(pattern)
     call.out.table(
         ["source", "adapter", "state", "watermark", "lag", "open", "holes", "backfills", "node", ""],
         [_row(each) for each in found],
         empty="no sources yet: penstock sources add PLATFORM/SOURCE --adapter NAME --account NAME=VALUE",
     )
     call.out.result([msgspec.to_builtins(each) for each in found])
-
-
-async def overviews(records: "Records", pattern: str) -> "list[Overview]":
-    """Return the sources whose keys match, each at one look."""
-    from penstock.admin.source_view import overview
-
-    sources, ledgers = await records.sources(pattern), await records.all_ledgers(pattern)
-    levels, nodes, settles = await records.levels(), await records.node_names("allocator"), dict[str, int]()
-    found = []
-    for key in sorted({*sources, *ledgers}):
-        record = sources.get(key)
-        settle_ms = await _settle_ms(records, levels, key, record, settles)
-        ledger, now_ms = ledgers.get(key), records.now_ms()
-        found.append(overview(key, record, ledger, settle_ms=settle_ms, nodes=nodes, now_ms=now_ms))
-    return found
-
-
-async def _settle_ms(
-    records: "Records",
-    levels: "Levels",
-    source: "SourceKey",
-    record: "SourceRecord | Broken | None",
-    known: dict[str, int],
-) -> int:
-    """Return how long the source's windows wait: its setting, or more if its adapter asks for more."""
-    from actors.fetch.settings_levels import LevelName
-    from actors.fetch.sources import SourceRecord
-
-    own_ms = levels.settings(LevelName(source.platform, source.source)).settle_ms
-    if not isinstance(record, SourceRecord):
-        return own_ms
-    if record.adapter not in known:
-        try:
-            known[record.adapter] = (await records.adapter(record.adapter)).declaration.settle_ms
-        except UsageError:
-            known[record.adapter] = 0
-    return max(own_ms, known[record.adapter])
-
-
-async def slice_world(records: "Records", source: "SourceKey") -> "SliceWorld":
-    """Return what is around a source's slices: who may fetch them, and whether the sink takes their orders."""
-    from actors.fetch.fetcher.lanes import SINK
-    from actors.fetch.settings_levels import LevelName
-    from actors.runtime.membership import living
-    from actors.runtime.rules.bounds import nobody_text
-    from actors.runtime.rules.placement import serves
-    from actors.zone.routing import Routing
-    from actors.zone.rules.binding import zone_of
-    from penstock.admin.slice_why import SliceWorld
-    from streams.backlog import consumers_pending
-
-    levels = await records.levels()
-    settings = levels.settings(LevelName(source.platform, source.source))
-    settle_ms = await _settle_ms(records, levels, source, await records.source(source), {})
-    nodes = await living(records.session.bucket("NODES"))
-    able = [one for one in nodes if one.has_role("fetcher") and serves(one.labels, one.node, settings.pin)]
-    elsewhere = ""
-    if able and settings.zone:
-        zone = zone_of(await Routing(records.session.bucket("ROUTING")).fresh(), settings.zone)
-        elsewhere = nobody_text(settings.zone, zone)
-        able = [one for one in able if zone and one.zone == zone]
-    pending = await consumers_pending(records.connection, records.namespace.stream("ORDERS"))
-    waiting = {name: count for name, count in pending.items() if name.startswith(SINK)}
-    slowest = max(waiting, key=waiting.__getitem__, default="")
-    is_full = waiting.get(slowest, 0) > settings.sink_backlog
-    sink = f"{waiting.get(slowest, 0)} messages of orders wait before {slowest}, more than sink_backlog allows"
-    spent = await _spent_rate(records, source, settings, [one.node for one in nodes])
-    able_names = sorted(one.node for one in able)
-    return SliceWorld(settle_ms, settings.pin, able_names, sink if is_full else "", elsewhere, spent)
-
-
-async def _spent_rate(
-    records: "Records", source: "SourceKey", settings: "FetchSettings", nodes: Sequence[str]
-) -> "SpentRate | None":
-    """Ask the nodes for which rate requests to the source wait longest. None: for none, or no node replies."""
-    from actors.fetch.budget import inflow_of, limits_of
-    from actors.fetch.sources import SourceRecord
-    from actors.runtime.rate_counts import gather_begun
-    from penstock.admin.slice_why import SpentRate
-    from platforms.adapter import RateBucket
-
-    record = await records.source(source)
-    declared: Sequence[RateBucket] = ()
-    if isinstance(record, SourceRecord):
-        with suppress(UsageError):
-            declared = (await records.adapter(record.adapter)).declaration.rate
-    limits = [*limits_of(source, settings, declared), *([inflow_of(source, settings)] if settings.inflow > 0 else [])]
-    by_key = {limit.wanted.key: limit for limit in limits}
-    until_s = records.now_ms() // 1000 - 1
-    told = await gather_begun(records.connection, lambda: nodes, list(by_key), until_s=until_s, seconds=1)
-    waiting = [(key.free_ms, key.key) for node in told.nodes for key in node.keys if key.is_waiting]
-    if not waiting:
-        return None
-    free_ms, key = max(waiting)
-    return SpentRate(by_key[key].name, by_key[key].wanted.rate.per_s, free_ms)
 
 
 def _row(each: "Overview") -> list[object]:
@@ -178,7 +77,7 @@ async def _show(
         records = Records(session)
         record, ledger = await records.need(key)
         levels, events = await records.levels(), await _last_events(records, key)
-        (shown,) = await overviews(records, key.key)
+        (shown,) = await records.source_desk.overviews(key.key)
     name = LevelName(key.platform, key.source)
     told = origins(*levels.three(name))
     settings = {each: (value, told[each] or "built in") for each, value in as_level(levels.settings(name)).items()}

@@ -1,5 +1,6 @@
 """`penstock why`: the one thing that keeps a job, a batch, an item, a row, a source or a slice from running."""
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
@@ -15,10 +16,10 @@ from streams.clock import now_ms
 
 if TYPE_CHECKING:
     from actors.batch.rules.obstacles import BatchWhy
+    from actors.fetch.overview import SourceWhy
+    from actors.fetch.slice_why import SliceWhy
     from actors.flow.rules.obstacles import RowWhy
     from actors.jobs.rules.obstacles import JobWhy
-    from penstock.admin.slice_why import SliceWhy
-    from penstock.admin.source_view import SourceWhy
 
     Why = JobWhy | BatchWhy | SourceWhy | SliceWhy | RowWhy
 
@@ -84,11 +85,12 @@ async def _source(call: CommandCall, id_: str) -> "list[SourceWhy]":
     except UsageError:
         return []
     async with call.session() as session:
-        from penstock.admin.records import Records
-        from penstock.admin.source_view import source_why
-        from penstock.cli.source_list import overviews
+        from actors.fetch.sources import UnknownSource
+        from penstock.node.source_doors import open_source_desk
 
-        return [source_why(shown) for shown in await overviews(Records(session), key.key)]
+        with suppress(UnknownSource):
+            return [await open_source_desk(session).why(key.platform, key.source)]
+        return []
 
 
 async def _slice(call: CommandCall, id_: str) -> "list[SliceWhy]":
@@ -97,23 +99,15 @@ async def _slice(call: CommandCall, id_: str) -> "list[SliceWhy]":
         key = read_source(source_id)
     except UsageError:
         return []
-    from actors.fetch.rules.slices import MalformedSliceId, parse_slice_id
+    from actors.fetch.rules.slices import MalformedSliceId
+    from actors.fetch.sources import UnknownSource
 
-    try:
-        piece = parse_slice_id(slice_id)
-    except MalformedSliceId:
-        return []
     async with call.session() as session:
-        from penstock.admin.records import Records
-        from penstock.admin.slice_why import slice_why
-        from penstock.cli.source_list import overviews, slice_world
+        from penstock.node.source_doors import open_source_desk
 
-        records = Records(session)
-        ledger = await records.ledger(key)
-        if ledger is None:
-            return []
-        (shown,) = await overviews(records, key.key)
-        return [slice_why(shown, ledger, piece, await slice_world(records, key), records.now_ms())]
+        with suppress(UnknownSource, MalformedSliceId):
+            return [await open_source_desk(session).why_slice(key.platform, key.source, slice_id)]
+        return []
 
 
 async def _row(call: CommandCall, id_: str) -> "list[RowWhy]":

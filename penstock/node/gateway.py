@@ -23,6 +23,7 @@ import anyio.to_thread
 from anyio.abc import TaskStatus
 
 from actors.batch.desk import BatchDesk
+from actors.fetch.source_desk import SourceDesk
 from actors.flow.desk import FlowDesk
 from actors.flow.rates_desk import RatesDesk
 from actors.jobs.desk import JobDesk
@@ -53,6 +54,7 @@ def gateway_spec(
     flows: FlowDesk,
     rates: RatesDesk,
     zones: ZoneDesk,
+    sources: SourceDesk,
 ) -> ActorSpec:
     """Return the actor to run on a node with the role `gateway`. Without an address it does nothing."""
     shared = GatewayState(
@@ -62,6 +64,7 @@ def gateway_spec(
         flows=flows,
         rates=rates,
         zones=zones,
+        sources=sources,
         is_connected=lambda: node.connection.is_connected,
         trouble=lambda: node.connection.store.trouble,
         answered=node.measures.request_answered,

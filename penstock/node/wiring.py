@@ -32,6 +32,7 @@ async def open_engines(node: Node) -> AsyncIterator[tuple[ActorSpec, ...]]:
     from penstock.node.schedule_targets import accepts, target_handler
     from penstock.node.session import Session
     from penstock.node.sinks import open_sink_actors
+    from penstock.node.source_doors import open_source_desk
     from penstock.node.waiting import WaitingCount
     from penstock.node.zone_engine import ZoneHandlers, open_zone_engine, zone_ground
 
@@ -71,6 +72,8 @@ async def open_engines(node: Node) -> AsyncIterator[tuple[ActorSpec, ...]]:
             webhook=lambda: node.settings.current("", "").webhook,
         )
         node.store.tell = notices.tell
+        session = Session(node.connection, node.publisher)
+        sources = open_source_desk(session, node.clock)
         rates = open_rates_desk(
             node.connection,
             topics=jobs.topics,
@@ -78,7 +81,7 @@ async def open_engines(node: Node) -> AsyncIterator[tuple[ActorSpec, ...]]:
             tasks=batches.tasks,
             sources=fetch.sources,
             settings=node.settings,
-            settings_desk=Session(node.connection, node.publisher).settings_desk(),
+            settings_desk=session.settings_desk(),
             flow_desk=loads.desk,
             batch_desk=batches.desk,
             leases=node.bucket("LEASES"),
@@ -86,6 +89,7 @@ async def open_engines(node: Node) -> AsyncIterator[tuple[ActorSpec, ...]]:
             clock=jobs.clock,
         )
         rate_service = DeskService("rates", rates, node.connection, node.stop)
+        source_service = DeskService("sources", sources, node.connection, node.stop)
         await check_key_owners(
             node,
             flows={code.flow.flow: code.app for code in loads.codes},
@@ -106,5 +110,6 @@ async def open_engines(node: Node) -> AsyncIterator[tuple[ActorSpec, ...]]:
                 *loads.actors(),
                 *zones.actors(),
                 ActorSpec(name="rate service", role="desk", run=rate_service.run, drains=True),
-                gateway_spec(node, jobs.desk, batches.desk, jobs.schedules, loads.desk, rates, zones.desk),
+                ActorSpec(name="source service", role="desk", run=source_service.run, drains=True),
+                gateway_spec(node, jobs.desk, batches.desk, jobs.schedules, loads.desk, rates, zones.desk, sources),
             )

@@ -17,6 +17,7 @@ from penstock.sdk.client_flows import FlowCalls
 from penstock.sdk.client_jobs import Jobs
 from penstock.sdk.client_rates import RateCalls
 from penstock.sdk.client_schedules import Schedules
+from penstock.sdk.client_sources import SourceCalls
 from penstock.sdk.client_zones import ZoneCalls
 from streams.connection import Connection
 from streams.connection import connect as connect_to_server
@@ -35,6 +36,7 @@ class Client:
         self.schedules = Schedules(ServiceClient(connection, "schedules", timeout_s))
         self.flows = FlowCalls(ServiceClient(connection, "flow", timeout_s))
         self.rates = RateCalls(ServiceClient(connection, "rates", timeout_s))
+        self.sources = SourceCalls(ServiceClient(connection, "sources", timeout_s))
         self.zones = ZoneCalls(ServiceClient(connection, "zones", timeout_s))
         self.batches = Batches(ServiceClient(connection, "batch", timeout_s), connection)
 

@@ -35,6 +35,7 @@ from penstock.node.gateway import Gateway
 from penstock.node.job_doors import open_desk
 from penstock.node.rate_doors import open_rates_desk
 from penstock.node.session import Session
+from penstock.node.source_doors import open_source_desk
 from streams.bucket import Bucket
 from streams.clock import SYSTEM, now_ms
 from streams.connection import Connection
@@ -110,7 +111,8 @@ async def running_gateway(
         schedules = ScheduleDesk(bucket("RECURRING"), clock)
         flow_jobs = FlowJobs(connection, store=store, schedules=schedules, topics=topics, clock=clock, desk=desk)
         flow_desk = FlowDesk(flows, flow_jobs, clock=clock)
-        settings_desk = Session(connection, publisher).settings_desk()
+        session = Session(connection, publisher)
+        settings_desk = session.settings_desk()
         rates_desk = open_rates_desk(
             connection,
             topics=topics,
@@ -142,6 +144,7 @@ async def running_gateway(
             flows=flow_desk,
             rates=rates_desk,
             zones=zones_desk,
+            sources=open_source_desk(session),
             is_connected=lambda: connection.is_connected,
         )
         gateway = Gateway(config or Config(http="127.0.0.1:0"), shared, live, stop)

@@ -11,6 +11,7 @@ import msgspec
 from anyio import CancelScope
 
 from actors.batch.desk import BatchDesk
+from actors.fetch.source_desk import SourceDesk
 from actors.flow.desk import FlowDesk
 from actors.flow.rates_desk import RatesDesk
 from actors.jobs.desk import JobDesk
@@ -61,6 +62,7 @@ class GatewayState:
     flows: FlowDesk
     rates: RatesDesk
     zones: ZoneDesk
+    sources: SourceDesk
     is_connected: Callable[[], bool]
     trouble: Callable[[], str] = lambda: ""
     answered: Callable[[str, int], None] = lambda _operation, _status: None

@@ -121,6 +121,8 @@ def _path_parameters(path: str) -> Iterable[dict[str, Any]]:
         "task": {"type": "string", "pattern": TOPIC_PATTERN},
         "flow": {"type": "string", "pattern": TOPIC_PATTERN},
         "zone": {"type": "string", "pattern": TOPIC_PATTERN},
+        "platform": {"type": "string", "pattern": TOPIC_PATTERN},
+        "source": {"type": "string", "pattern": TOPIC_PATTERN},
         "kind": {"type": "string", "enum": list(KINDS)},
         "name": {"type": "string", "pattern": TOPIC_PATTERN},
         "batch_id": {"type": "string", "pattern": TOPIC_PATTERN},

@@ -7,7 +7,7 @@ from streams.frames import Message
 
 __all__ = ["MOST_WAITING", "DeskEndpoint", "Engine", "Question"]
 
-Engine = Literal["jobs", "batch", "schedules", "flow", "rates", "zones"]
+Engine = Literal["jobs", "batch", "schedules", "flow", "rates", "sources", "zones"]
 MOST_WAITING = 4_096
 """Long polls that one node holds. Each is a request at the server and some kilobytes of memory here."""
 

@@ -12,14 +12,18 @@ from functools import partial
 from typing import Any
 
 import anyio
+import msgspec
 import pytest
 from aiohttp import ClientSession, TCPConnector
 
+from actors.fetch.rules.ledger import Hole, Ledger, OpenSlice
 from actors.flow.flows import FlowRecord, Flows
 from penstock.api.http.openapi import document
 from penstock.api.operations import OPERATIONS
+from penstock.errors import NotAccepted
 from penstock.sdk.calls import ServiceClient
 from penstock.sdk.client_flows import FlowCalls
+from penstock.sdk.client_sources import SourceCalls
 from streams.bucket import Bucket
 from streams.clock import now_ms
 from streams.publisher import Publisher
@@ -630,6 +634,43 @@ async def test_flows(asker: Recorder, node: BatchNode) -> None:
     await flow("why", '{"flow": "pay", "shard": "1"}')
     await flow("why", '{"flow": "none", "shard": "1", "key": "7"}')
     check("flows_http", asker.text)
+
+
+async def test_sources(asker: Recorder, node: BatchNode) -> None:
+    """No node fetches here, so nobody reads an open slice."""
+    hole = Hole("t", 1, 60_000, 90_000, attempts=5, reason="500")
+    ledger = Ledger(0, 90_000, 60_000, open=(OpenSlice("t", 1, 0, 60_000),), holes=(hole,))
+    async with node.connected() as link, Publisher(link) as publisher:
+        settings = Bucket(link, publisher, link.namespace.bucket("SETTINGS"), bytes)
+        ledgers = Bucket(link, publisher, link.namespace.bucket("LEDGERS"), bytes)
+        for shop in ("s1", "s2", "s3"):
+            await settings.put(f"source.mall.{shop}", b'{"adapter": "mall"}')
+        await ledgers.put("mall.s1", msgspec.json.encode(ledger))
+        await ledgers.put("mall.s3", b"{")
+    http, here = asker.http, "/v1/sources/mall"
+    for path in ("s1", "s2", "s3", "s4", "b!", "*", "%3E", "%ff"):
+        await http("GET", f"{here}/{path}/why")
+    for slice_id in ("t1-0-60000", "t1-60000-90000", "t1-7-8", "t1-0", "", "x", "a&slice=b"):
+        await http("GET", f"{here}/s1/why?slice={slice_id}")
+    for shop in ("s2", "s3", "s4"):
+        await http("GET", f"{here}/{shop}/why?slice=t1-0-60000")
+    await http("GET", f"{here}/s1/why?what=1")
+    await http("GET", f"{here}/s1/why", token="tenant")
+    await http("POST", f"{here}/s1/why")
+    why = partial(asker.service, "sources", "why")
+    await why('{"platform": "mall", "source": "s1"}')
+    await why('{"platform": "mall", "source": "s1", "slice": "t1-0-60000"}')
+    for bad in ('{"platform": "mall", "source": "s4"}', '{"platform": "mall", "source": "*"}', '{"platform": "mall"}',
+                '{"platform": "mall", "source": "s1", "slice": "x"}', "{", '{"what": 1}'):  # fmt: skip
+        await why(bad)
+    async with node.connected() as link:
+        calls = SourceCalls(ServiceClient(link, "sources", 30.0))
+        assert (await calls.why("mall", "s1")).code == "nobody"
+        assert (await calls.why_slice("mall", "s1", "t1-60000-90000")).code == "hole"
+        with pytest.raises(NotAccepted, match="no source mall/s4"):
+            await calls.why("mall", "s4")
+    await asker.about("penstock-sources")
+    check("sources_http", asker.text)
 
 
 async def test_zones(asker: Recorder) -> None:

@@ -16,7 +16,6 @@ from actors.fetch.sources import SourceKey
 from actors.runtime.membership import living
 from penstock.admin.records import Records
 from penstock.admin.sources import Edit, Wanted, add, change
-from penstock.cli.source_list import slice_world
 from penstock.node.session import Session
 from penstock.sdk.calls import ServiceClient
 from penstock.sdk.client_batches import Batches
@@ -195,7 +194,7 @@ async def test_batches_and_sources_move_with_their_shard(land: Land) -> None:
         third = await batches.submit("bound-numbers", [200, 1, 0])
         missing = "it is bound to zone c, which no node of it serves; start one with --zone c"
         assert (await batches.why(third.instance_id)).reason == missing
-        assert (await slice_world(records, source)).elsewhere == missing
+        assert (await records.source_desk.slice_world(source)).elsewhere == missing
         await batches.limit("bound-numbers", zone="b")
         await batches.wait(third.instance_id, timeout_s=WITHIN_S)
         assert ground.zones_of("item", range(200, 201)) == {"b"}

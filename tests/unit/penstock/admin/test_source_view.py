@@ -2,10 +2,11 @@
 
 import pytest
 
+from actors.fetch.overview import Overview, overview, source_why
 from actors.fetch.rules.ledger import Hole, Ledger, OpenSlice, Outage, Pass, first_ledger
 from actors.fetch.sources import SourceKey, SourceRecord
-from penstock.admin.records import Broken
-from penstock.admin.source_view import Overview, account_shown, ledger_document, overview, source_why
+from actors.fetch.stored import Broken
+from penstock.admin.source_view import account_shown, ledger_document
 
 SHOP = SourceKey("mall", "s1")
 RECORD = SourceRecord(adapter="mall", account={"shop": "s1"})

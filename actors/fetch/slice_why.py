@@ -5,13 +5,10 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
+from actors.fetch.overview import Overview
 from actors.fetch.rules.ledger import Ledger
 from actors.fetch.rules.slices import Slice
-from actors.runtime.rules.texts import some_of
-from penstock.admin.source_view import Overview
-from penstock.times import time_text
-
-__all__ = ["SliceWhy", "SliceWorld", "SpentRate", "slice_why"]
+from actors.runtime.rules.texts import some_of, time_text
 
 MOST_NAMED = 3
 

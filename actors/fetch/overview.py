@@ -1,0 +1,103 @@
+"""A source at one look, and the one thing in its way. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+from msgspec import Struct
+
+from actors.fetch.rules.ledger import Ledger
+from actors.fetch.rules.outages import is_down
+from actors.fetch.sources import SourceKey, SourceRecord
+from actors.fetch.stored import Broken
+from actors.runtime.rules.placement import owner
+from actors.runtime.rules.texts import time_text
+
+
+class Overview(Struct, frozen=True):
+    """A line of `sources list`. `state`: running, down, throttled, paused, parked, or what is wrong: `no ledger`,
+    `removed` (its ledger is kept), `broken`. `node`: who cuts its slices. Any node may fetch them."""
+
+    source: str
+    adapter: str = ""
+    state: str = ""
+    reason: str = ""
+    watermark_ms: int | None = None
+    frontier_ms: int | None = None
+    lag_ms: int | None = None
+    down_since_ms: int | None = None
+    open: int = 0
+    taken: int = 0
+    holes: int = 0
+    accepted: int = 0
+    backfills: tuple[str, ...] = ()
+    node: str = ""
+
+
+def overview(
+    source: SourceKey,
+    record: SourceRecord | Broken | None,
+    ledger: Ledger | Broken | None,
+    *,
+    settle_ms: int,
+    nodes: Sequence[str],
+    now_ms: int,
+) -> Overview:
+    """Return a source at one look. `settle_ms` is what its windows wait for, which is no lag."""
+    adapter = record.adapter if isinstance(record, SourceRecord) else ""
+    node = owner(str(source), nodes) or "" if isinstance(record, SourceRecord) else ""
+    state, reason = _state(record, ledger, now_ms)
+    shown = Overview(source=str(source), adapter=adapter, state=state, reason=reason, node=node)
+    if not isinstance(ledger, Ledger):
+        return shown
+    return msgspec.structs.replace(
+        shown,
+        watermark_ms=ledger.watermark_ms,
+        frontier_ms=ledger.frontier_ms,
+        lag_ms=max(0, now_ms - settle_ms - ledger.watermark_ms),
+        down_since_ms=ledger.outage.since_ms if ledger.outage is not None and is_down(ledger) else None,
+        open=len(ledger.open),
+        taken=sum(held.is_taken for held in ledger.open),
+        holes=sum(not hole.accepted_by for hole in ledger.holes),
+        accepted=sum(bool(hole.accepted_by) for hole in ledger.holes),
+        backfills=tuple(each.name for each in ledger.passes if each.kind == "b"),
+    )
+
+
+def _state(record: SourceRecord | Broken | None, ledger: Ledger | Broken | None, now_ms: int) -> tuple[str, str]:
+    for broken in (record, ledger):
+        if isinstance(broken, Broken):
+            return "broken", f"{broken.key}: {broken.why}"
+    if record is None:
+        return "removed", "its ledger is kept"
+    if not isinstance(ledger, Ledger):
+        return "no ledger", "say where to begin: penstock sources rewind SOURCE TIME"
+    if ledger.state == "running" and ledger.outage is not None and is_down(ledger):
+        return "down", f"since {time_text(ledger.outage.since_ms)}: {ledger.outage.reason}"
+    if ledger.state == "running" and ledger.hold_until_ms > now_ms:
+        return "throttled", f"until {time_text(ledger.hold_until_ms)}"
+    return ledger.state, ledger.reason
+
+
+class SourceWhy(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Why a source is not read. `code` is the kind of obstacle: its state, or `nobody` (no live node tends it), `turn`
+    (its slices wait for a free fetcher) or `at_work` (nothing is in the way)."""
+
+    id: str
+    state: str
+    code: str
+    reason: str
+
+
+def source_why(shown: Overview) -> SourceWhy:
+    """Return what is in the way of a source."""
+    if shown.state != "running":
+        code, reason = shown.state.replace(" ", "_"), shown.reason or "a person paused it"
+    elif not shown.node:
+        code, reason = "nobody", "no live node tends it; start one with `penstock up`"
+    elif shown.open > shown.taken:
+        code, reason = "turn", f"{shown.open - shown.taken} of its {shown.open} open slices wait for a free fetcher"
+    else:
+        code, reason = "at_work", f"nothing is in its way: {shown.taken} slices are being read"
+    return SourceWhy(id=shown.source, state=shown.state, code=code, reason=reason)

@@ -1,0 +1,61 @@
+"""What is stored of sources, read once: for commands and requests, which are short and follow nothing.
+
+A record that a person broke is returned as `Broken`, so that it stops only what needs it.
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import msgspec
+
+from actors.fetch.ledgers import BrokenLedger, read_ledger
+from actors.fetch.rules.ledger import Ledger
+from actors.fetch.sources import SourceKey, SourceRecord, source_of
+from platforms.adapter import Adapter
+from platforms.registry import make_adapter
+from streams.bucket import Bucket
+from streams.entries import Entry
+from streams.subjects import check_token
+
+T = TypeVar("T")
+
+
+class Broken(msgspec.Struct, frozen=True):
+    """A stored record that does not decode, and why."""
+
+    key: str
+    why: str
+
+
+async def stored_sources(settings: Bucket[bytes], pattern: str = ">") -> dict[SourceKey, SourceRecord | Broken]:
+    """Return the source records whose `platform.source` matches, by name."""
+    entries = await settings.entries(f"source.{pattern}")
+    return {source_of(entry.key.removeprefix("source.")): decoded(entry, SourceRecord) for entry in entries}
+
+
+async def stored_ledgers(ledgers: Bucket[bytes], pattern: str = ">") -> dict[SourceKey, Ledger | Broken]:
+    """Return the ledgers whose `platform.source` matches, by name."""
+    found: dict[SourceKey, Ledger | Broken] = {}
+    for entry in await ledgers.entries(pattern):
+        source = source_of(entry.key)
+        try:
+            found[source] = read_ledger(source, entry.value)
+        except BrokenLedger as error:
+            found[source] = Broken(entry.key, str(error))
+    return found
+
+
+async def stored_adapter(settings: Bucket[bytes], name: str) -> Adapter:
+    """Return an adapter by name: a stored one, else a built-in one. Raises BadDeclaration, MalformedSubject, and
+    msgspec.DecodeError."""
+    entry = await settings.get(f"adapter.{check_token('adapter', name)}")
+    return make_adapter(name if entry is None else msgspec.json.decode(entry.value, type=dict[str, object]))
+
+
+def decoded(entry: Entry[bytes], type_: type[T]) -> T | Broken:
+    """Return a stored record."""
+    try:
+        return msgspec.json.decode(entry.value, type=type_)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        return Broken(entry.key, str(error))

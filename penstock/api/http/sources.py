@@ -1,0 +1,27 @@
+"""Sources over HTTP. They are the operator's: a tenant's token cannot see them."""
+
+from actors.fetch.rules.slices import MalformedSliceId
+from actors.fetch.sources import UnknownSource
+from penstock.api.forms.sources import SourceWhyQuery
+from penstock.api.http.calls import GatewayState, HttpAnswer, HttpCall, query_of
+from penstock.api.http.problems import refused
+from streams.errors import MalformedSubject
+
+
+async def why(shared: GatewayState, call: HttpCall) -> HttpAnswer:
+    """Tell why a source, or a slice of it, is not read."""
+    slice_id = query_of(SourceWhyQuery, call.query).slice
+    platform, source = call.value("platform"), call.value("source")
+    if call.caller.tenant:
+        raise refused(403, "forbidden", "sources are the operator's")
+    with shared.load.work("other", call.caller.key):
+        try:
+            if slice_id:
+                return HttpAnswer(await shared.sources.why_slice(platform, source, slice_id))
+            return HttpAnswer(await shared.sources.why(platform, source))
+        except UnknownSource as error:
+            raise refused(404, "not_found", str(error), what="source", value=f"{platform}/{source}") from error
+        except MalformedSliceId as error:
+            raise refused(422, "bad", str(error), what="slice", value=slice_id) from error
+        except MalformedSubject as error:
+            raise refused(422, "bad", str(error), what="source", value=f"{platform}/{source}") from error
