@@ -3,14 +3,21 @@
 Two applications with one key would run each other's rows and items by the wrong code, and settle them. So a node does
 not start while a live node serves one of its keys for another application. Once no live node serves the key, it is
 anybody's: an application may be renamed. A script is called `__main__` whoever wrote it, and is not compared.
+
+A node that starts is not yet among the live ones. So it claims each key first, in LEASES, by a create: of two that
+start at once one gets it, and the other one is refused. The claim expires by itself once the node is surely live, and
+goes at once when the node stops. Every node claims in the same order, so of several that want the same keys one gets
+all of them.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager, suppress
 from typing import NamedTuple
 
+import anyio
 import msgspec
 
 from actors.flow.flows import rows_topic
@@ -18,12 +25,18 @@ from actors.runtime.logs import fields
 from actors.runtime.membership import NodeRecord, living
 from penstock.errors import StartFailed
 from penstock.node.node import Node
+from streams.errors import RevisionConflict, StreamError
+from streams.races import race
 
-__all__ = ["KeyTaken", "check_key_owners"]
+__all__ = ["KeyTaken", "claim_name", "owned_keys"]
 
 log = logging.getLogger(__name__)
 
 SCRIPT = "__main__"
+CLAIM_S = 30
+"""How long a claim lasts: longer than a node takes from it to its first heartbeat."""
+TRIES = 10
+RELEASE_S, MARKER_TTL_S = 2.0, 1
 
 
 class KeyTaken(StartFailed):
@@ -43,6 +56,13 @@ class _Owned(msgspec.Struct):
     app: str = ""
 
 
+class _Claim(msgspec.Struct, frozen=True, kw_only=True):
+    """A node that starts, and the application for which it serves the key."""
+
+    app: str = ""
+    node: str = ""
+
+
 class _Kind(NamedTuple):
     """`serves`: whether a node serves the key."""
 
@@ -55,21 +75,32 @@ FLOW = _Kind("flow", "FLOWS", lambda node, key: rows_topic(key) in node.topics)
 TASK = _Kind("task", "TASKS", lambda node, key: key in node.tasks)
 
 
-async def check_key_owners(node: Node, *, flows: Mapping[str, str], tasks: Mapping[str, str]) -> None:
-    """Look whose the keys of this node's application are. `flows`, `tasks`: the application of each. Raises
+@asynccontextmanager
+async def owned_keys(node: Node, *, flows: Mapping[str, str], tasks: Mapping[str, str]) -> AsyncIterator[None]:
+    """Have the keys of this node's application while the block runs. `flows`, `tasks`: the application of each. Raises
     KeyTaken."""
-    for kind, apps in ((FLOW, flows), (TASK, tasks)):
-        for key, app in apps.items():
-            await _check(node, kind, key, app)
+    claims: dict[str, int] = {}
+    try:
+        for kind, apps in ((FLOW, flows), (TASK, tasks)):
+            for key, app in sorted(apps.items()):
+                if app != SCRIPT:
+                    await _check(node, kind, key, app)
+                    claims[claim_name(kind.name, key)] = await _claim(node, kind, key, app)
+        yield
+    finally:
+        with anyio.move_on_after(RELEASE_S, shield=True), suppress(StreamError):
+            await _release(node, claims)
+
+
+def claim_name(kind: str, key: str) -> str:
+    """Return the key of LEASES under which a node that starts claims the key of a flow or of a task."""
+    return f"owner.{kind}.{key}"
 
 
 async def _check(node: Node, kind: _Kind, key: str, app: str) -> None:
     entry = await node.bucket(kind.bucket).get(key)
-    try:
-        other = "" if entry is None else msgspec.json.decode(entry.raw, type=_Owned).app
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return  # who declares the key logs it
-    if other in ("", app) or SCRIPT in (app, other):
+    other = "" if entry is None else _app_of(entry.raw)
+    if other in ("", app, SCRIPT):
         return
     serving = [
         each.node
@@ -79,3 +110,35 @@ async def _check(node: Node, kind: _Kind, key: str, app: str) -> None:
     if serving:
         raise KeyTaken(f"{kind.name} {key}", app=app, other=other, nodes=serving)
     log.warning("key.owner_changed", extra=fields(kind=kind.name, key=key, before=other, app=app))
+
+
+async def _claim(node: Node, kind: _Kind, key: str, app: str) -> int:
+    """Claim the key for a node that starts, and return the claim's revision."""
+    leases, name = node.bucket("LEASES"), claim_name(kind.name, key)
+    own = msgspec.json.encode(_Claim(app=app, node=node.members.name))
+
+    async def attempt() -> int:
+        entry = await leases.get(name)
+        if entry is not None:
+            with suppress(msgspec.MsgspecError, UnicodeDecodeError):  # what cannot be read is nobody's claim
+                claim = msgspec.json.decode(entry.raw, type=_Claim)
+                if claim.app != app and claim.node != node.members.name:
+                    raise KeyTaken(f"{kind.name} {key}", app=app, other=claim.app, nodes=[claim.node])
+        return await leases.compare_and_set(name, own, 0 if entry is None else entry.revision, ttl_s=CLAIM_S)
+
+    return await race(attempt, tries=TRIES)
+
+
+async def _release(node: Node, claims: Mapping[str, int]) -> None:
+    leases = node.bucket("LEASES")
+    for name, revision in claims.items():
+        with suppress(RevisionConflict):  # another node of the application has claimed it since, or it has expired
+            await leases.delete(name, revision=revision, ttl_s=MARKER_TTL_S)
+
+
+def _app_of(raw: bytes) -> str:
+    """Return a record's application. Empty if it cannot be read: whoever declares the key logs it."""
+    try:
+        return msgspec.json.decode(raw, type=_Owned).app
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return ""

@@ -26,7 +26,7 @@ async def open_engines(node: Node) -> AsyncIterator[tuple[ActorSpec, ...]]:
     from penstock.node.flow_loads import FlowHandlers, open_flow_loads
     from penstock.node.gateway import gateway_spec
     from penstock.node.jobs_engine import open_jobs_engine
-    from penstock.node.key_owners import check_key_owners
+    from penstock.node.key_owners import owned_keys
     from penstock.node.metrics import serve_metrics
     from penstock.node.rate_doors import open_rates_desk
     from penstock.node.schedule_targets import accepts, target_handler
@@ -90,26 +90,27 @@ async def open_engines(node: Node) -> AsyncIterator[tuple[ActorSpec, ...]]:
         )
         rate_service = DeskService("rates", rates, node.connection, node.stop)
         source_service = DeskService("sources", sources, node.connection, node.stop)
-        await check_key_owners(
+        owned = owned_keys(
             node,
             flows={code.flow.flow: code.app for code in loads.codes},
             tasks={record.task: record.app for record in batches.declared},
         )
         count = WaitingCount(node, topics=jobs.topics, jobs=jobs.store, instances=batches.instances)
         node.measures.follow_waiting(lambda: count.latest)
-        with serve_metrics(node.config.metrics, node.measures.registry):
-            yield (
-                *ground.actors(),
-                *([ActorSpec(name="figures", role="", run=count.run)] if node.config.metrics else []),
-                ActorSpec(name="notices of the store", role="monitor", run=notices.run),
-                *await open_sink_actors(node),
-                *flow.actors(),
-                *fetch.actors(),
-                *jobs.actors(),
-                *batches.actors(),
-                *loads.actors(),
-                *zones.actors(),
-                ActorSpec(name="rate service", role="desk", run=rate_service.run, drains=True),
-                ActorSpec(name="source service", role="desk", run=source_service.run, drains=True),
-                gateway_spec(node, jobs.desk, batches.desk, jobs.schedules, loads.desk, rates, zones.desk, sources),
-            )
+        async with owned:
+            with serve_metrics(node.config.metrics, node.measures.registry):
+                yield (
+                    *ground.actors(),
+                    *([ActorSpec(name="figures", role="", run=count.run)] if node.config.metrics else []),
+                    ActorSpec(name="notices of the store", role="monitor", run=notices.run),
+                    *await open_sink_actors(node),
+                    *flow.actors(),
+                    *fetch.actors(),
+                    *jobs.actors(),
+                    *batches.actors(),
+                    *loads.actors(),
+                    *zones.actors(),
+                    ActorSpec(name="rate service", role="desk", run=rate_service.run, drains=True),
+                    ActorSpec(name="source service", role="desk", run=source_service.run, drains=True),
+                    gateway_spec(node, jobs.desk, batches.desk, jobs.schedules, loads.desk, rates, zones.desk, sources),
+                )

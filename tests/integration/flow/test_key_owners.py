@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import os
 import signal
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from pathlib import Path
 
+import anyio
 import pytest
 
 from streams.connection import Connection
 from streams.server import EmbeddedServer
 from streams.topology import apply
-from tests.support.command import Running, node
+from tests.support.command import WITHIN_S, Running, node
 from tests.support.server import topology_for
 
 pytestmark = pytest.mark.asyncio(loop_factories=["asyncio"])  # the nodes are processes of their own
@@ -20,6 +21,19 @@ pytestmark = pytest.mark.asyncio(loop_factories=["asyncio"])  # the nodes are pr
 FLOW = """
 @penstock.flow("owned-flow", every="60s")
 class Owned:
+    def split(self, ctx): return []
+    def load(self, ctx, shard, limit): return []
+    def execute(self, ctx, row): pass
+"""
+TWO = """
+@penstock.batch("raced-task")
+class RacedTask:
+    def split(self, ctx): pass
+    def map(self, item): pass
+    def reduce(self, ctx): pass
+
+@penstock.flow("raced-flow", every="60s")
+class Raced:
     def split(self, ctx): return []
     def load(self, ctx, shard, limit): return []
     def execute(self, ctx, row): pass
@@ -64,3 +78,40 @@ async def test_a_key_of_a_live_application_is_refused_and_a_free_one_is_taken_ov
     async with run("n4", "rival_flow") as heir:
         await heir.logged("key.owner_changed", kind="flow", key="owned-flow", before="shop", app="rival_flow")
         await heir.logged("node.ready")
+
+
+async def test_of_two_applications_that_start_at_once_with_fresh_keys_one_is_refused(
+    server: EmbeddedServer, connection: Connection, tmp_path: Path
+) -> None:
+    await apply(connection, topology_for(connection))
+    environment = {
+        "PENSTOCK_NAMESPACE": connection.namespace.name,
+        "PENSTOCK_LOG_FORM": "json",
+        "PENSTOCK_HTTP": "off",
+        "PYTHONPATH": f"{tmp_path}{os.pathsep}{Path.cwd()}",
+    }
+    for app in ("left", "right"):
+        (tmp_path / f"{app}.py").write_text(f"import penstock\n{TWO}")
+    where = ("--nats", server.url, "--sink", "none")
+    async with AsyncExitStack() as stack:
+        both = [
+            await stack.enter_async_context(node(*where, "--name", app, "--app", app, environment=environment))
+            for app in ("left", "right")
+        ]
+        with anyio.fail_after(WITHIN_S):
+            async with anyio.create_task_group() as tasks:
+
+                async def ended(running: Running) -> None:
+                    await running.process.wait()
+                    tasks.cancel_scope.cancel()
+
+                for each in both:
+                    tasks.start_soon(ended, each)
+        [loser] = [each for each in both if each.process.returncode is not None]
+        [winner] = [each for each in both if each is not loser]
+        app, other = ("left", "right") if loser is both[0] else ("right", "left")
+        assert await loser.end() == 1
+        told = f"flow raced-flow: this node's application is '{app}', and live nodes serve it for '{other}' ({other})"
+        assert told in loser.text
+        await winner.logged("node.ready")
+        await winner.end(signal.SIGTERM)
