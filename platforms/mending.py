@@ -25,7 +25,8 @@ _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 def read_json(decode: Callable[[bytes], T], body: bytes) -> T:
     """Return `decode(body)`, of the mended body if the given one is no JSON. Raises as `decode` does."""
     try:
-        str(body, "utf-8")  # the decoder passes broken text in fields that it skips, a store would not
+        if not body.isascii():
+            str(body, "utf-8")  # the decoder passes broken text in fields that it skips, a store would not
         return decode(body)
     except msgspec.ValidationError:
         raise

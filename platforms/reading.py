@@ -280,11 +280,12 @@ class Reading:
         odd = [
             row
             for row in rows
-            if not 0 < len(row.key) <= LONGEST_KEY
-            or not 0 <= row.version <= LARGEST
-            or not (row.modified_ms is None or -LARGEST <= row.modified_ms <= LARGEST)
-            or len(row.body) > most
-            or (row.body.count(b"[") + row.body.count(b"{") > _DEEP and _is_deep(row.body))
+            for key, version, modified_ms, body in (row,)
+            if not 0 < len(key) <= LONGEST_KEY
+            or not 0 <= version <= LARGEST
+            or not (modified_ms is None or -LARGEST <= modified_ms <= LARGEST)
+            or len(body) > most
+            or (len(body) > _DEEP and body.count(b"[") + body.count(b"{") > _DEEP and _is_deep(body))
         ]
         if not odd and not page.bad:
             return rows

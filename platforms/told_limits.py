@@ -28,8 +28,13 @@ class ToldLimit(NamedTuple):
     per_s: float | None = None
 
 
+_NOTHING = ToldLimit()
+
+
 def told_limit(headers: Mapping[str, str]) -> ToldLimit:
     """Return what the headers tell. Their names are in lower case."""
+    if not any("limit" in name for name in headers):
+        return _NOTHING
     left = _first(headers, _LEFT)
     used, _, most = headers.get(_USED_OF[0], "").partition("/")
     if left is None and (spent := _number(used)) is not None and (of := _number(most)) is not None:

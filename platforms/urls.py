@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from urllib.parse import SplitResult, urljoin, urlsplit
 
 from platforms.errors import BadDeclaration, BrokenContract
@@ -9,6 +10,7 @@ from platforms.errors import BadDeclaration, BrokenContract
 _PORTS = {"http": 80, "https": 443}
 
 
+@lru_cache(maxsize=1024)
 def check_base_url(where: str, text: str) -> str:
     """Return the URL without a slash at its end. BadDeclaration unless it is plain http(s) to a host, without user,
     query or fragment."""

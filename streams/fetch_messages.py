@@ -359,7 +359,8 @@ def encode(message: Message) -> bytes:
     or because its body is no JSON. Costs some microseconds an order."""
     try:
         payload = _encode(message)
-        str(payload, "utf-8")  # the decoder accepts invalid UTF-8 in a body, since it does not decode it
+        if not payload.isascii():
+            str(payload, "utf-8")  # the decoder accepts invalid UTF-8 in a body, since it does not decode it
         _written.decode(payload)
     except (msgspec.MsgspecError, ValueError, OverflowError, RecursionError) as error:
         raise Unwritable(f"{type(message).__name__}: {error}") from error

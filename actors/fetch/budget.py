@@ -10,8 +10,7 @@ only.
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Self
 
 import anyio
@@ -98,6 +97,21 @@ class Spending:
         return wait_ms
 
 
+class RequestPlace:
+    """One place of a platform for a request, from `async with` on."""
+
+    def __init__(self, budgets: Budgets, platform: str, most: int) -> None:
+        self._budgets = budgets
+        self._platform = platform
+        self._most = most
+
+    async def __aenter__(self) -> None:
+        await self._budgets.enter(self._platform, self._most)
+
+    async def __aexit__(self, *_: object) -> None:
+        self._budgets.leave(self._platform)
+
+
 class Budgets:
     """Paces a node's requests and orders. `rates`: where the node gets its shares. `None`: no node lives, so this
     process has the whole rates. `now_ms`: a clock that does not go back."""
@@ -139,21 +153,24 @@ class Budgets:
     def _held_ms(self, source: SourceKey) -> float:
         return max(0.0, self._held.get(source, 0.0) - self._now_ms())
 
-    @asynccontextmanager
-    async def one_of(self, platform: str, most: int) -> AsyncIterator[None]:
+    def one_of(self, platform: str, most: int) -> RequestPlace:
         """Hold one of the platform's places for concurrent requests of this node. Wait for a free one."""
+        return RequestPlace(self, platform, most)
+
+    async def enter(self, platform: str, most: int) -> None:
+        """Take a place. See `one_of`."""
         while self._under_way.get(platform, 0) >= self._window(platform, most).limit:
             if self._freed is None:
                 self._freed = anyio.Event()
             await self._freed.wait()
         self._under_way[platform] = self._under_way.get(platform, 0) + 1
-        try:
-            yield
-        finally:
-            self._under_way[platform] -= 1
-            if self._freed is not None:
-                self._freed.set()
-                self._freed = None
+
+    def leave(self, platform: str) -> None:
+        """Give a place back. See `one_of`."""
+        self._under_way[platform] -= 1
+        if self._freed is not None:
+            self._freed.set()
+            self._freed = None
 
     def went_well(self, platform: str) -> None:
         """A response arrived: the platform can take a little more at once."""

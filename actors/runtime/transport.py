@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -65,32 +65,40 @@ class Transport:
                 timeout=limit,
                 allow_redirects=False,
             ) as answer:
-                async with AsyncExitStack() as turn:
-                    with anyio.fail_after(timeout_s):
-                        body = await self._read(answer, most_bytes, turn)
+                body = await self._read(answer, most_bytes, timeout_s)
                 return Response(answer.status, _headers(answer.headers), body)
         except (aiohttp.ClientError, BadEncoding, TimeoutError, OSError) as error:
             raise PlatformDown(
                 f"{request.method} {shown_url(request.url)}: {type(error).__name__} {_error_text(error)}"
             ) from None
 
-    async def _read(self, answer: aiohttp.ClientResponse, most: int, turn: AsyncExitStack) -> bytes:
-        """Read the body, decompressed, up to `most` bytes. Large bodies of one host are read one at a time."""
-        where, is_alone = shown_url(str(answer.url)), False
+    async def _read(self, answer: aiohttp.ClientResponse, most: int, timeout_s: float) -> bytes:
+        """Read the body, decompressed, up to `most` bytes. Large bodies of one host are read one at a time, and wait
+        for their turn up to `timeout_s`. The rest of the time is the session's."""
         if answer.content_length is not None and answer.content_length > most:
-            raise TooMuch(f"{where}: {answer.content_length} bytes announced, {most} allowed")
+            raise TooMuch(f"{shown_url(str(answer.url))}: {answer.content_length} bytes announced, {most} allowed")
         parts, size, inflater = list[bytes](), 0, Inflater(answer.headers.get("Content-Encoding", ""))
-        async for raw in answer.content.iter_chunked(CHUNK):
-            for part in inflater.steps(raw):
-                parts.append(part)
-                size += len(part)
-                if size > most:
-                    raise TooMuch(f"{where}: more than the {most} bytes allowed")
-                if size > LARGE and not is_alone:
-                    is_alone = True
-                    await turn.enter_async_context(self._turns[answer.url.host or ""])
+        turn: anyio.Lock | None = None
+        try:
+            async for raw in answer.content.iter_chunked(CHUNK):
+                for part in inflater.steps(raw):
+                    parts.append(part)
+                    size += len(part)
+                    if size > most:
+                        raise TooMuch(f"{shown_url(str(answer.url))}: more than the {most} bytes allowed")
+                    if size > LARGE and turn is None:
+                        turn = await self._turn(answer.url.host or "", timeout_s)
+        finally:
+            if turn is not None:
+                turn.release()
         inflater.end()
         return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    async def _turn(self, host: str, timeout_s: float) -> anyio.Lock:
+        lock = self._turns[host]
+        with anyio.fail_after(timeout_s):
+            await lock.acquire()
+        return lock
 
 
 def _headers(headers: Mapping[str, str]) -> dict[str, str]:

@@ -29,6 +29,8 @@ MOST_RECENT_OF_ALL = 500_000
 
 def pages_of(rows: Sequence[Row], most_bytes: int = PAGE_BYTES) -> list[Sequence[Row]]:
     """Cut rows into what fits into one message. A single row may exceed `most_bytes`."""
+    if sum([len(row.body) for row in rows]) <= most_bytes:
+        return [rows]
     cut, start, size = [], 0, 0
     for at, row in enumerate(rows):
         if size + len(row.body) > most_bytes and at > start:
@@ -39,15 +41,22 @@ def pages_of(rows: Sequence[Row], most_bytes: int = PAGE_BYTES) -> list[Sequence
 
 
 class NewVersions:
-    """Tells which rows of a reading are new by their key and version. `known`: the hashes of those that are not."""
+    """Tells which rows of a reading are new by their key and version. `known`: the hashes of those that are not.
+    `is_kept`: whether later readings want the hashes of these rows."""
 
-    def __init__(self, known: set[bytes]) -> None:
+    def __init__(self, known: set[bytes], *, is_kept: bool = True) -> None:
         self._known = known
+        self._is_kept = is_kept
         self.fresh: set[bytes] = set()
         self.seen: set[bytes] = set()
 
     def take(self, rows: list[Row], _read_ms: int) -> list[Row]:
         """Return the rows that are new."""
+        if not self._known:
+            if self._is_kept:
+                self.seen.update(map(row_hash, rows))
+                self.fresh = self.seen
+            return rows
         new = []
         for row in rows:
             mark = row_hash(row)

@@ -317,7 +317,7 @@ class WindowReader:
             latest = await self._digests.contents(work.source, window, longest_ms=longest_ms)
             return NewContents(latest, self._recent.of(work.source))
         if work.slice.kind != "a" and not _compares_all(work, declared):
-            return NewVersions(set())
+            return NewVersions(set(), is_kept=_keep_ms(work, declared) > 0)
         return NewVersions(await self._digests.known(work.source, window, longest_ms=longest_ms))
 
     def _step_ms(self, work: ReadSlice) -> int:

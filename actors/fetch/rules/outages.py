@@ -43,8 +43,9 @@ def offerable(ledger: Ledger) -> list[OpenSlice]:
 
 
 def may_take(ledger: Ledger, held: OpenSlice) -> bool:
-    """Return whether `held` may be taken, as far as the outage goes. A held slice may be: its holder vanished."""
-    return held.is_taken or held in offerable(ledger)
+    """Return whether `held`, which is open, may be taken, as far as the outage goes. A held slice may be: its holder
+    vanished."""
+    return held.is_taken or not is_down(ledger) or held in offerable(ledger)
 
 
 def lengthened(
