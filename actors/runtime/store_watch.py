@@ -35,6 +35,7 @@ MAKE_ROOM = (
 RESTART = "make room, or mend the disk, and start the server again; an embedded one is started again by its node"
 WENT_BACK = "store_went_back"
 """The kind of a notice."""
+MOST_NAMED = 5
 Tell = Callable[[Notice], None]
 
 
@@ -169,7 +170,9 @@ def _store_notice(state: StoreState) -> Notice:
 
 
 def _went_back(behind: list[WentBack]) -> Notice:
-    changes = ", ".join(f"{one.stream} from {one.had} to {one.has}" for one in behind)
+    named = [f"{one.stream} from {one.had} to {one.has}" for one in behind if one.had][:MOST_NAMED]
+    others = f"{len(behind) - len(named)} more streams" if len(named) < len(behind) else ""
+    changes = ", ".join((*named, others)).removesuffix(", ")
     return Notice(
         kind=WENT_BACK,
         source="store",

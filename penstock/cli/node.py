@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from actors.fetch.settings_desk import Seeded
     from actors.runtime.membership import NodeRecord
     from penstock.node.config import Config
+    from penstock.node.node import Node
     from streams.connection import Connection
 
 __all__ = ["add_to"]
@@ -26,7 +27,9 @@ Seed = Annotated[
     ),
 ]
 Drain = Annotated[float | None, typer.Option("--drain", metavar="SECONDS", help="For work in hand at the end.")]
-LogLevel = Annotated[str | None, typer.Option(metavar="LEVEL", help="debug, info, warning or error.")]
+LogLevel = Annotated[
+    str | None, typer.Option(metavar="LEVEL", help="debug, info, warning or error. On a terminal: warning, else info.")
+]
 Profile = Annotated[str | None, typer.Option(metavar="safe|fast", help="What survives a power cut.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Write the seed over what is there.")]
 
@@ -110,8 +113,9 @@ async def _work(
 
 async def _run(config: "Config", seed: Path | None = None) -> None:
     from penstock.cli.settings import seed_of
+    from penstock.cli.welcome import welcome
     from penstock.node.app import run_node
-    from penstock.node.logs import set_up_logs
+    from penstock.node.logs import is_for_people, set_up_logs
     from penstock.node.sinks import load_app
 
     if config.app:
@@ -125,7 +129,11 @@ async def _run(config: "Config", seed: Path | None = None) -> None:
             await _seed(connection, seed, is_overwriting=False)
         yield
 
-    await run_node(config, before=seeded)
+    def say_ready(node: "Node") -> None:
+        if is_for_people(config.log_form):
+            typer.echo(welcome(config, node.members.name, node.status()), err=True)
+
+    await run_node(config, before=seeded, on_ready=say_ready)
 
 
 async def _init(

@@ -106,7 +106,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     monitor: str = ""
     """The server's monitoring address (http://host:8222). Nodes and `penstock doctor` read the health of its store
     there. Empty: only an embedded server's own is read."""
-    log_level: Level = "info"
+    log_level: Level = "auto"
+    """`auto`: warnings on a terminal, `info` for machines."""
     log_form: Form = "auto"
     """`json` for machines, `text` for people. `auto`: text on a terminal."""
 

@@ -19,7 +19,7 @@ from actors.runtime.logs import FACTS, current_actor
 from actors.runtime.secrets import HIDDEN, is_secret_name, known_secrets
 
 Form = Literal["auto", "json", "text"]
-Level = Literal["debug", "info", "warning", "error"]
+Level = Literal["auto", "debug", "info", "warning", "error"]
 
 STDERR = 2
 LONGEST_TEXT = 8_192
@@ -140,9 +140,17 @@ def _visible(text: str) -> str:
     return "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in text)
 
 
-def set_up_logs(level: Level = "info", form: Form = "auto", *, descriptor: int = STDERR) -> DescriptorHandler:
-    """Send every logger's records to `descriptor`, in place of any earlier set-up, and return the handler."""
-    is_terminal = form == "text" or (form == "auto" and _is_terminal(descriptor))
+def is_for_people(form: Form, *, descriptor: int = STDERR) -> bool:
+    """Return whether the log is read by a person."""
+    return form == "text" or (form == "auto" and _is_terminal(descriptor))
+
+
+def set_up_logs(level: Level = "auto", form: Form = "auto", *, descriptor: int = STDERR) -> DescriptorHandler:
+    """Send every logger's records to `descriptor`, in place of any earlier set-up, and return the handler. `auto` has
+    warnings for people, and what happened for machines too."""
+    is_terminal = is_for_people(form, descriptor=descriptor)
+    if level == "auto":
+        level = "warning" if is_terminal else "info"
     handler = DescriptorHandler(descriptor, text_line if is_terminal else json_line)
     logging.raiseExceptions = False
     root = logging.getLogger()

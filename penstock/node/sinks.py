@@ -9,7 +9,10 @@ by the nodes: every order goes to every sink.
 
 import importlib
 import sys
+import sysconfig
+import traceback
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -17,7 +20,7 @@ import anyio
 from anyio.abc import TaskStatus
 
 from actors.fetch.stores.function import FunctionStore, OrdersFunction
-from penstock.errors import UsageError
+from penstock.errors import PenstockError, UsageError
 from penstock.node.config import Config
 from streams.subjects import token_of
 
@@ -49,8 +52,24 @@ def load_app(module: str) -> None:
         sys.path.insert(0, "")
     try:
         importlib.import_module(module)
-    except ImportError as error:
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+            raise UsageError(f"app {module!r}: {_place_of(error)}{error}; install it, or mend the import") from error
         raise UsageError(f"app {module!r}: {error}; give a module that can be imported from this folder") from error
+    except Exception as error:  # whatever the user's own code does when it is imported
+        what = str(error) if isinstance(error, PenstockError) else f"{type(error).__name__}: {error}"
+        raise UsageError(f"app {module!r}: {_place_of(error)}{what}") from error
+
+
+def _place_of(error: Exception) -> str:
+    """Return the file and the line of the user's code at which its import failed, empty if it is not known."""
+    if isinstance(error, SyntaxError):
+        return f"{error.filename}, line {error.lineno}: " if error.filename else ""
+    others = (Path(__file__).parents[1], *(Path(sysconfig.get_path(name)) for name in ("stdlib", "purelib")))
+    for step in reversed(traceback.extract_tb(error.__traceback__)):
+        if not step.filename.startswith("<") and not any(map(Path(step.filename).is_relative_to, others)):
+            return f"{step.filename}, line {step.lineno}: "
+    return ""
 
 
 def stores_of(config: Config) -> Mapping[str, "Store"]:

@@ -96,6 +96,10 @@ class Running:
                 await self._news.wait()
         return line
 
+    async def news(self) -> None:
+        """Wait until more is written, or the log ends."""
+        await self._news.wait()
+
     async def end(self, number: signal.Signals | None = None, within_s: float = WITHIN_S) -> int:
         """Send a signal if one is named; wait for the end and return the exit code."""
         if number is not None:

@@ -51,6 +51,16 @@ async def test_a_node_comes_up_is_listed_and_leaves_with_exit_code_0(server: Emb
     assert (await penstock("nodes", *on(server, ready), "--json")).json() == []
 
 
+async def test_a_person_reads_what_a_node_serves_and_only_warnings(server: EmbeddedServer, ready: Namespace) -> None:
+    async with node(*on(server, ready), "--name", "n1", environment={"PENSTOCK_LOG_FORM": "text"}) as up:
+        with anyio.fail_after(30):
+            while "  Stop     Ctrl-C" not in up.text:
+                await up.news()
+        assert up.text.startswith("The node n1 is ready.\n  Server   nats://")
+        assert await up.end(signal.SIGTERM) == 0
+    assert "node.stopped" not in up.text
+
+
 async def test_a_killed_node_is_gone_from_the_others_view_within_its_ttl_and_a_second(
     server: EmbeddedServer, ready: Namespace
 ) -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from actors.runtime.logs import acting_as, fields
 from actors.runtime.secrets import Secret
-from penstock.node.logs import DescriptorHandler, json_line, set_up_logs, text_line
+from penstock.node.logs import DescriptorHandler, Form, json_line, set_up_logs, text_line
 
 
 def record(name: str = "slice.taken", /, **facts: object) -> logging.LogRecord:
@@ -137,6 +137,21 @@ def test_a_service_goes_on_when_its_log_cannot_be_written(tmp_path: Path, stderr
     command = f'"{sys.executable}" "{tmp_path}/service.py" "{done}" {stderr}'
     assert subprocess.run(["sh", "-c", command], timeout=30, check=False).returncode == 0
     assert done.read_text() == "went on"
+
+
+@pytest.mark.parametrize(("form", "shown"), [("text", {"warned"}), ("json", {"warned", "happened"})])
+def test_people_get_warnings_and_machines_what_happened_too(tmp_path: Path, form: Form, shown: set[str]) -> None:
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    try:
+        with (tmp_path / "log").open("w+b", buffering=0) as file:
+            set_up_logs("auto", form, descriptor=file.fileno())
+            logging.getLogger("any").info("happened")
+            logging.getLogger("any").warning("warned")
+    finally:
+        root.handlers[:], root.level = handlers, level
+    told = (tmp_path / "log").read_text()
+    assert {event for event in ("warned", "happened") if event in told} == shown
 
 
 def test_set_up_replaces_what_was_there(tmp_path: Path) -> None:

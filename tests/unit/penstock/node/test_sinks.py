@@ -70,3 +70,24 @@ def test_database_url_with_a_password_is_refused_without_showing_it() -> None:
 def test_app_that_cannot_be_imported_is_told_by_name() -> None:
     with pytest.raises(UsageError, match="'no_such_module_of_anyone'"):
         load_app("no_such_module_of_anyone")
+
+
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        ("x = 1\ndef broken(:\n", ", line 2: SyntaxError"),
+        ("import json\njson.loads('[')\n", ", line 2: JSONDecodeError"),
+        ("\n\nimport no_such_package\n", ", line 3: No module named 'no_such_package'; install it"),
+        ("import penstock\n@penstock.job('mails', concurency=4)\ndef mails(job): ...\n", ", line 2: TypeError"),
+        ("import penstock\npenstock.batch('')(type('Odd', (), {}))\n", ", line 2: "),
+    ],
+)
+def test_a_fault_of_the_users_own_module_names_file_and_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, told: str
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    name = f"faulty_{abs(hash(code))}"
+    (tmp_path / f"{name}.py").write_text(code)
+    with pytest.raises(UsageError) as raised:
+        load_app(name)
+    assert f"app '{name}': {tmp_path}/{name}.py{told}" in str(raised.value)
