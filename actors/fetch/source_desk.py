@@ -13,6 +13,7 @@ from msgspec import DecodeError
 
 from actors.fetch.budget import inflow_of, limits_of
 from actors.fetch.fetcher.lanes import SINK
+from actors.fetch.look_desk import LookDesk, LookView
 from actors.fetch.overview import Overview, SourceWhy, overview, source_why
 from actors.fetch.rules.ledger import Ledger
 from actors.fetch.rules.settings import FetchSettings
@@ -40,7 +41,8 @@ ZoneOf = Callable[[str], Awaitable[str | None]]
 
 
 class SourceDesk:
-    """One desk, for many callers at once. It raises UnknownSource, MalformedSliceId, and the broker's errors."""
+    """One desk, for many callers at once. It raises UnknownSource, MalformedSliceId, and the broker's errors. `looks`:
+    that of a node. Commands have none."""
 
     def __init__(
         self,
@@ -51,7 +53,9 @@ class SourceDesk:
         nodes: Bucket[bytes],
         zone_of: ZoneOf,
         clock: Clock,
+        looks: LookDesk | None = None,
     ) -> None:
+        self._look_desk = looks
         self._connection = connection
         self._settings = settings
         self._ledgers = ledgers
@@ -62,6 +66,14 @@ class SourceDesk:
     async def overviews(self, pattern: str = ">") -> list[Overview]:
         """Return the sources whose keys match, each at one look."""
         return [shown for shown, _ in await self._looks(pattern)]
+
+    async def look(
+        self, platform: str, source: str, *, start_ms: int | None = None, end_ms: int | None = None
+    ) -> LookView:
+        """Have a source looked at now. Raises BadLook, UnusableSource, MissingLedger as well."""
+        assert self._look_desk is not None
+        key = _named(platform, source)
+        return await self._look_desk.look(key, start_ms=start_ms, end_ms=end_ms)
 
     async def why(self, platform: str, source: str) -> SourceWhy:
         """Return why a source is not read."""

@@ -7,8 +7,10 @@ from collections.abc import Callable
 
 import msgspec
 
+from actors.fetch.look_desk import LookView, lengths_for, view_of
 from actors.fetch.rules import steering
 from actors.fetch.rules.ledger import Ledger, first_ledger
+from actors.fetch.rules.looks import BadLook, ask_look, look_window
 from actors.fetch.rules.slices import parse_slice_id
 from actors.fetch.settings_levels import LevelName
 from actors.fetch.sources import SourceKey
@@ -20,7 +22,7 @@ from streams.fetch_messages import SliceCompleted, SourceResumed, decode_event
 from streams.log import last_entries, purge_subject
 from streams.subjects import check_token
 
-__all__ = ["ADDED_SO", "backfill", "cancel_backfill", "make_ledger", "pause", "remove", "resume", "rewind"]
+__all__ = ["ADDED_SO", "backfill", "cancel_backfill", "look", "make_ledger", "pause", "remove", "resume", "rewind"]
 
 ADDED_SO = "it was added so"
 
@@ -73,6 +75,25 @@ async def cancel_backfill(records: Records, source: SourceKey, name: str) -> boo
     await records.need(source)
     _, is_changed = await records.move(source, _changing(lambda ledger: steering.remove_backfill(ledger, name)))
     return is_changed
+
+
+async def look(records: Records, source: SourceKey, *, start_ms: int | None, end_ms: int | None) -> LookView:
+    """Have a source looked at now. Raises UsageError if that makes no sense."""
+    record, ledger = await records.need(source)
+    if record is None or ledger is None:
+        raise UsageError(f"{source} is not read: it has no {'record' if record is None else 'ledger'}")
+    declared = (await records.adapter(record.adapter)).declaration
+    lengths, now_ms = lengths_for(declared, await records.settings_of(source)), records.now_ms()
+
+    def move(ledger: Ledger) -> tuple[Ledger, LookView]:
+        window = look_window(ledger, start_ms, end_ms, now_ms)
+        after = ask_look(ledger, window)
+        return after, view_of(source, after, window, lengths, now_ms, is_new=after is not ledger)
+
+    try:
+        return await records.move(source, move)
+    except BadLook as error:
+        raise UsageError(f"{source}: {error}") from error
 
 
 async def remove(records: Records, source: SourceKey, *, keeps_ledger: bool) -> None:

@@ -7,6 +7,7 @@ from typing import Any, Literal, NamedTuple
 
 from actors.batch.desk import BatchDesk
 from actors.batch.rules.obstacles import BatchWhy
+from actors.fetch.look_desk import LookView
 from actors.fetch.overview import SourceWhy
 from actors.fetch.slice_why import SliceWhy
 from actors.flow.desk import FlowDesk, FlowView
@@ -316,6 +317,12 @@ OPERATIONS: tuple[Operation, ...] = (
         "GET", "/v1/sources/{platform}/{source}/why", "whySource", "Say why a source, or a slice of it, is not read",
         "read", {200: (SourceWhy, SliceWhy)}, http_sources.why, query=sources.SourceWhyQuery, problems=(400, 404, 422),
         endpoint=DeskEndpoint("sources", "why", sources.SourceWhyAsk, nats_sources.why),
+    ),
+    Operation(
+        "POST", "/v1/sources/{platform}/{source}/look", "lookAtSource", "Have a source looked at now, as a hint",
+        "look", {202: LookView}, http_sources.look, Any, may_be_empty=True, query=sources.LookQuery,
+        problems=(400, 404, 409, 413, 415, 422),
+        endpoint=DeskEndpoint("sources", "look", sources.LookAsk, nats_sources.look),
     ),
     Operation(
         "GET", Z, "listZones", "List the zones, with their shards and live nodes", "read",

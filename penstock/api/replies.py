@@ -7,8 +7,10 @@ import msgspec
 from actors.batch.instances import InstanceExists, UnknownInstance
 from actors.batch.rules.refusals import BatchRefused
 from actors.batch.tasks import UnknownTask
+from actors.fetch.ledgers import MissingLedger
+from actors.fetch.rules.looks import BadLook
 from actors.fetch.rules.slices import MalformedSliceId
-from actors.fetch.sources import UnknownSource
+from actors.fetch.sources import UnknownSource, UnusableSource
 from actors.flow.flows import BadFlow, UnknownFlow
 from actors.flow.rates_desk import BadRate, UnknownRate
 from actors.jobs.rules.cron import BadRecurrence
@@ -51,8 +53,12 @@ def refusal_of(error: Exception) -> tuple[str, str]:
             return "not_found", "name"
         case BadRate():
             return "bad", error.field
-        case UnknownSource():
+        case UnknownSource() | MissingLedger():
             return "not_found", "source"
+        case BadLook():
+            return ("bad", error.field) if error.field else ("state", "source")
+        case UnusableSource():
+            return "state", "source"
         case MalformedSliceId():
             return "bad", "slice"
         case UnknownZone():

@@ -45,6 +45,7 @@ def add_to(app: typer.Typer) -> None:
     command(group, "resume")(_resume)
     command(group, "rewind", context=TAKES_TIMES)(_rewind)
     command(group, "backfill", context=TAKES_TIMES)(_backfill)
+    command(group, "look", context=TAKES_TIMES)(_look)
     command(group, "remove")(_remove)
 
 
@@ -212,6 +213,30 @@ async def _backfill(
         return
     call.out.say(f"{key}: {cancel} reads {time_text(span[0])} to {time_text(span[1])}")
     call.out.result({"source": str(key), "backfill": cancel, "start_ms": span[0], "end_ms": span[1]})
+
+
+async def _look(
+    call: CommandCall,
+    source: SourceName,
+    from_: Annotated[str, typer.Option("--from", metavar="TIME", help="Where to begin.", show_default=False)] = "",
+    to: Annotated[str, typer.Option("--to", metavar="TIME", help="Where to end.", show_default=False)] = "",
+    tz: Zone = "",
+) -> None:
+    """Read a window at once, because there is something new. The source is polled all the same.
+
+    Without --from: from where the source was read to. Without --to: up to now. Hints that come together are one look.
+    """
+    key, zone, at_ms = read_source(source), read_zone(tz), now_ms()
+    start_ms, end_ms = (read_moment(text, now_ms=at_ms, zone=zone) if text else None for text in (from_, to))
+    async with call.session() as session:
+        from penstock.admin import source_moves
+        from penstock.admin.records import Records
+
+        view = await source_moves.look(Records(session), key, start_ms=start_ms, end_ms=end_ms)
+    until = "now" if view.end_ms is None else time_text(view.end_ms)
+    joined = "" if view.is_new else ", with a look that waits already"
+    call.out.say(f"{key}: looks at {time_text(view.start_ms)} to {until}, not before {time_text(view.due_ms)}{joined}")
+    call.out.result(view)
 
 
 async def _remove(

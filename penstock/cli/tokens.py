@@ -27,11 +27,15 @@ NOTE = "this is shown once, and stored nowhere"
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Whom it is for.", show_default=False)]
 Topics = Annotated[
     list[str] | None,
-    typer.Option("--topic", metavar="TOPIC", help="A topic, or a beginning such as 'shop1-*'; all if not given."),
+    typer.Option(
+        "--topic", metavar="TOPIC", help="A topic, task or source, or a beginning such as 'shop1-*'; else all."
+    ),
 ]
 Verbs = Annotated[
     list[str] | None,
-    typer.Option("--verb", metavar="VERB", help="Of add, reserve, settle, delete, read, admin; all but admin."),
+    typer.Option(
+        "--verb", metavar="VERB", help="Of add, reserve, settle, delete, read, look, admin; else the first five."
+    ),
 ]
 Expires = Annotated[
     str, typer.Option(metavar="SPAN", help="Valid for so long, as 90d; for ever if not given.", show_default=False)
@@ -87,12 +91,12 @@ async def _add(
 
 def _known_verbs(names: list[str] | None) -> "tuple[Verb, ...]":
     from actors.runtime.rules.setting_values import nearest
-    from penstock.api.http.tokens import VERBS
+    from penstock.api.http.tokens import USUAL_VERBS, VERBS
 
     for name in names or ():
         if name not in VERBS:
             raise UsageError(f"--verb {name[:64]!r}: is none; {nearest(name, VERBS)}")
-    return tuple(verb for verb in VERBS if (verb in names if names else verb != "admin"))
+    return tuple(verb for verb in VERBS if verb in (names or USUAL_VERBS))
 
 
 async def _rotate(call: CommandCall, name: Name, expires: Expires = "") -> None:

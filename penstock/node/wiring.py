@@ -17,6 +17,7 @@ __all__ = ["open_engines"]
 @asynccontextmanager
 async def open_engines(node: Node) -> AsyncIterator[tuple[ActorSpec, ...]]:
     """Open every engine, and give their actors in start order: whoever consumes before whoever produces for it."""
+    from actors.fetch.look_desk import LookDesk
     from penstock.api.service.service import DeskService
     from penstock.node.batch_callbacks import open_callbacks
     from penstock.node.batch_engine import open_batch_engine
@@ -73,7 +74,9 @@ async def open_engines(node: Node) -> AsyncIterator[tuple[ActorSpec, ...]]:
         )
         node.store.tell = notices.tell
         session = Session(node.connection, node.publisher)
-        sources = open_source_desk(session, node.clock)
+        sources = open_source_desk(
+            session, node.clock, LookDesk(fetch.ledgers, fetch.sources, node.settings, node.clock)
+        )
         rates = open_rates_desk(
             node.connection,
             topics=jobs.topics,

@@ -36,8 +36,8 @@ class Client:
         self.schedules = Schedules(ServiceClient(connection, "schedules", timeout_s))
         self.flows = FlowCalls(ServiceClient(connection, "flow", timeout_s))
         self.rates = RateCalls(ServiceClient(connection, "rates", timeout_s))
-        self.sources = SourceCalls(ServiceClient(connection, "sources", timeout_s))
         self.zones = ZoneCalls(ServiceClient(connection, "zones", timeout_s))
+        self.sources = SourceCalls(ServiceClient(connection, "sources", timeout_s))
         self.batches = Batches(ServiceClient(connection, "batch", timeout_s), connection)
 
 

@@ -1,8 +1,10 @@
 """Sources of the client.
 
 found = await client.sources.why("mall", "s1")
+await client.sources.look("mall", "s1")
 """
 
+from actors.fetch.look_desk import LookView
 from actors.fetch.overview import SourceWhy
 from actors.fetch.slice_why import SliceWhy
 from penstock.sdk.calls import ServiceClient
@@ -12,8 +14,8 @@ __all__ = ["SourceCalls"]
 
 
 class SourceCalls:
-    """The sources of one namespace. The methods raise NotAccepted (`code`: `bad`, `not_found`), Timeout,
-    Unavailable."""
+    """The sources of one namespace. The methods raise NotAccepted (`code`: `bad`, `not_found`, `state`),
+    Timeout, Unavailable."""
 
     def __init__(self, service: ServiceClient) -> None:
         self._service = service
@@ -27,3 +29,13 @@ class SourceCalls:
         """Return why a slice of a source is not read. `slice_id`: as in its ledger, such as `t1-60000-90000`."""
         ask = encode({"platform": platform, "source": source, "slice": slice_id})
         return decode((await self._service.request("why", ask)).payload, SliceWhy)
+
+    async def look(
+        self, platform: str, source: str, *, start_ms: int | None = None, end_ms: int | None = None
+    ) -> LookView:
+        """Have a source looked at now, because you know of something new there. Times are milliseconds UTC. Without a
+        start: from where it was read to. Without an end: up to the moment of the look.
+
+        It is a hint: hints that come together are one look, and the source is polled all the same."""
+        ask = encode({"platform": platform, "source": source, "start_ms": start_ms, "end_ms": end_ms})
+        return decode((await self._service.request("look", ask)).payload, LookView)

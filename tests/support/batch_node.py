@@ -34,6 +34,7 @@ WISHES = {
     "reader": TokenWish(name="reader", verbs=("read",)),
     "all": TokenWish(name="all", verbs=VERBS),
     "tenant": TokenWish(name="tenant", namespace="tenant", verbs=VERBS),
+    "hook": TokenWish(name="hook", topics=("hint/s1",), verbs=("look",)),
     "counter": TokenWish(name="counter", topics=("cou*",), verbs=("add", "read")),
 }
 

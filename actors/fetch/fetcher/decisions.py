@@ -220,6 +220,8 @@ def _ended(ledger: Ledger, ended: Ended, now_ms: int) -> tuple[Ledger, Next]:
     if ended.upto_ms:
         return _advanced(ledger, ended, now_ms)
     after, result = _move(ended)(ledger, now_ms)
+    if isinstance(result, holding.TooNarrow) and ended.slice.is_look:
+        after, result = holding.drop(ledger, ended.slice.slice_id, ended.slice.fence)
     if isinstance(result, holding.TooNarrow):
         reason = f"{_reason(ended.outcome)}; a window of one step of the platform's clock cannot be split"
         after, result = _failure(ended, reason)(ledger, now_ms)
@@ -290,6 +292,8 @@ def _move(ended: Ended) -> Move:
     """Return the move of the ledger for an outcome."""
     slice_id, fence, outcome = ended.slice.slice_id, ended.slice.fence, ended.outcome
     policy = ended.settings.retry_policy
+    if ended.slice.is_look and not _goes_on(outcome):
+        return lambda ledger, now_ms: holding.drop(ledger, slice_id, fence)
     match outcome:
         case WindowStored(is_readable=is_readable, rows=rows):
             return lambda ledger, now_ms: holding.complete(
@@ -329,6 +333,13 @@ def _move(ended: Ended) -> Move:
             )
         case _:
             assert_never(outcome)
+
+
+def _goes_on(outcome: Outcome) -> bool:
+    """Return whether a look that ended so is read, or goes on. Any other end is the tail's to find out and report."""
+    return isinstance(outcome, WindowStored | Throttled | NotNow | TooWide) or (
+        isinstance(outcome, TimedOut) and outcome.goes_on
+    )
 
 
 def _tries(held: OpenSlice) -> int:

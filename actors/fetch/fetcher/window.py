@@ -83,6 +83,8 @@ log = logging.getLogger(__name__)
 STORE_AGAIN_MS = 5_000
 """A server that takes nothing (full, electing, down) is tried again after this."""
 AVERAGED_OVER = 50
+LOOK_KEPT_MS = 3_600_000
+"""How long a look remembers what looks at the same time have published."""
 MUST_NOT_EXIST = {"Nats-Expected-Last-Subject-Sequence": "0"}
 
 
@@ -294,6 +296,8 @@ class WindowReader:
 
     async def _wait_for_clock(self, work: ReadSlice, adapter: Adapter, time: AttemptTime) -> None:
         """Wait until the slice has settled by the platform's clock, as far as it is known."""
+        if work.slice.is_look:
+            return  # it wants what has not settled, and proves nothing
         settle_ms = max(work.settings.settle_ms, adapter.declaration.settle_ms)
         early_ms = self._clocks.early_ms(work.source, work.slice, settle_ms, self._clock.now_ms())
         if early_ms > IN_PLACE_MS:
@@ -305,7 +309,7 @@ class WindowReader:
         settle_ms = max(work.settings.settle_ms, progress.adapter.declaration.settle_ms)
         said_ms = progress.reading.server_time_ms
         early_ms = self._clocks.missing_ms(work.source, work.slice, settle_ms, said_ms=said_ms, asked_ms=asked_ms)
-        if early_ms > 0:
+        if early_ms > 0 and not work.slice.is_look:
             progress.is_void = True
             raise Stopped(NotNow(f"the answer was made {early_ms} ms before the window had settled", early_ms))
 
@@ -399,7 +403,7 @@ class WindowReader:
     ) -> None:
         now_ms, piece = self._clock.now_ms(), work.slice
         events: list[FetchEvent] = []
-        if is_whole:
+        if is_whole and not work.slice.is_look:
             events.append(
                 slice_completed(work.source, piece, result, started_ms=started_ms, now_ms=now_ms, new_rows=new_rows)
             )
@@ -415,14 +419,15 @@ class WindowReader:
 
 def _compares_all(work: ReadSlice, declared: Declaration) -> bool:
     """Return whether the reading lists what was read before, so that only what differs is to be published."""
-    return work.slice.pass_name == SWEEP or declared.window.bounds.lower == "absent"
+    return work.slice.pass_name == SWEEP or work.slice.is_look or declared.window.bounds.lower == "absent"
 
 
 def _keep_ms(work: ReadSlice, declared: Declaration) -> int:
     """Return how long later readings may compare with this one. 0: none does."""
     sweep_ms = work.settings.sweep_ms or declared.sweep_ms
     is_whole = declared.window.bounds.lower == "absent"
-    return max(*work.settings.again_ms, 2 * sweep_ms, CONTENTS_MS if is_whole else 0, 0)
+    look_ms = LOOK_KEPT_MS if work.slice.is_look else 0
+    return max(*work.settings.again_ms, 2 * sweep_ms, CONTENTS_MS if is_whole else 0, look_ms, 0)
 
 
 def _longest_ms(work: ReadSlice, window: Window, declared: Declaration) -> int:

@@ -6,7 +6,8 @@ on the settings and never on who looked when. A changed length moves the grid fo
 they were cut with. Without a length (`auto`) it follows from what the slices before have shown (`tuning`).
 
 Beside the tail there are passes. A backfill reads any past window once. A second look ("again") reads what the tail has
-completed once more, `delay` after a window's end, for orders that the platform showed late.
+completed once more, `delay` after a window's end, for orders that the platform showed late. A look reads at once what
+a hint names (`looks`).
 """
 
 from collections.abc import Mapping
@@ -14,6 +15,7 @@ from collections.abc import Mapping
 from msgspec.structs import replace
 
 from actors.fetch.rules.ledger import Hole, Ledger, OpenSlice, Pass, find_open, in_order, revised, same_slice
+from actors.fetch.rules.looks import cut_looks, look_due_ms
 from actors.fetch.rules.outages import earliest_ms, offerable
 from actors.fetch.rules.settings import FetchSettings
 from actors.fetch.rules.slices import Kind, Slice, next_end_ms
@@ -48,23 +50,24 @@ def cut(ledger: Ledger, settings: FetchSettings, now_ms: int, lengths: Lengths =
     """
     if ledger.state != "running":
         return ledger
+    looks, hints = cut_looks(ledger, now_ms, lengths, settings.slice_ms)
     tail = _cut_tail(ledger, settings, now_ms, lengths)
     swept_ms = _swept_ms(ledger, settings, now_ms)
     passes = _without_late(_passes(ledger, settings), tail, now_ms)
     if ledger.swept_ms and swept_ms != ledger.swept_ms:
         passes = (*passes, Pass(SWEEP, "b", ledger.start_ms, ledger.start_ms, ledger.watermark_ms))
     back, passes = _cut_passes(ledger, passes, settings, now_ms, lengths)
-    if not tail and not back:
+    if not tail and not back and hints == ledger.hints:
         return ledger
     back = [_with_shortfall(held, ledger.holes) for held in back]
     frontier_ms = tail[-1].end_ms if tail else ledger.frontier_ms
-    after = replace(ledger, frontier_ms=frontier_ms, passes=passes, swept_ms=swept_ms)
+    after = replace(ledger, frontier_ms=frontier_ms, passes=passes, swept_ms=swept_ms, hints=hints)
     if tail and not settings.slice_ms:
         tuning = judged(ledger.tuning, lengths)
         for fresh in tail:
             tuning = with_cut(tuning, fresh.start_ms, fresh.end_ms)
         after = replace(after, tuning=tuning)
-    return revised(after, open=in_order((*ledger.open, *tail, *back)), holes=_not_again(ledger.holes, back))
+    return revised(after, open=in_order((*ledger.open, *tail, *back, *looks)), holes=_not_again(ledger.holes, back))
 
 
 def offers_due(
@@ -141,7 +144,7 @@ def _tail_room(ledger: Ledger, settings: FetchSettings, lengths: Lengths) -> int
 
 
 def _count_open(ledger: Ledger, kind: Kind) -> int:
-    return sum(held.kind == kind for held in ledger.open)
+    return sum(held.kind == kind and not held.is_look for held in ledger.open)
 
 
 def _passes(ledger: Ledger, settings: FetchSettings) -> tuple[Pass, ...]:
@@ -230,7 +233,8 @@ def _due_ms(piece: Slice, reading: Pass, settings: FetchSettings) -> int:
 
 def _cut_moments(ledger: Ledger, settings: FetchSettings, lengths: Lengths) -> list[int]:
     """Return the moment of the next cut of the tail and of each pass that has room."""
-    moments: list[int] = []
+    look_ms = look_due_ms(ledger, lengths)
+    moments = [] if look_ms is None else [look_ms]
     if _tail_room(ledger, settings, lengths) > 0:
         moments.append(_tail_due_ms(ledger, settings, lengths))
     room = {"b": settings.back_open > _count_open(ledger, "b"), "a": settings.back_open > _count_open(ledger, "a")}

@@ -109,6 +109,8 @@ def take(
     if due_ms > now_ms:
         return ledger, Wait(due_ms)
     losses = held.losses + held.is_taken
+    if losses > most_losses and held.is_look:
+        return _dropped(ledger, held), StaleFence(f"{slice_id} is a look, and its holders vanished")
     if losses > most_losses:
         return _give_up(ledger, held, f"{losses} holders vanished, the last one {held.holder}", now_ms)
     fence = ledger.fence + 1
@@ -276,6 +278,19 @@ def _quoted(reason: str, said: str) -> str:
     return f"{reason[:MAX_REASON]}; the platform said: {said[:MAX_REASON] or 'nothing'}"
 
 
+def drop(ledger: Ledger, slice_id: str, fence: int) -> tuple[Ledger, StaleFence]:
+    """End a slice of a look that was not read to its end. It leaves no hole, since the tail reads its time as well."""
+    held = _held(ledger, slice_id, fence)
+    if isinstance(held, StaleFence):
+        return ledger, held
+    assert held.is_look
+    return _dropped(ledger, held), StaleFence(f"{slice_id} is a look, and is not tried again")
+
+
+def _dropped(ledger: Ledger, held: OpenSlice) -> Ledger:
+    return revised(ledger, open=_swapped(ledger, held))
+
+
 def give_up(ledger: Ledger, slice_id: str, fence: int, reason: str, now_ms: int) -> tuple[Ledger, GaveUp | StaleFence]:
     """Make the slice a hole at once: no further attempt can end otherwise."""
     held = _held(ledger, slice_id, fence)
@@ -341,7 +356,9 @@ def expire(
     results: list[Retried | GaveUp] = []
     after = ledger
     for held in ledger.open:
-        if held.is_taken and held.taken_ms + settings.stale_after_ms <= now_ms:
+        if held.is_taken and held.taken_ms + settings.stale_after_ms <= now_ms and held.is_look:
+            after = _dropped(after, held)
+        elif held.is_taken and held.taken_ms + settings.stale_after_ms <= now_ms:
             reason = f"{held.holder} held it for {now_ms - held.taken_ms} ms without an end"
             after, result = _failed(after, held, reason, settings.retry_policy, now_ms, chance=chance)
             results.append(result)

@@ -21,9 +21,13 @@ from typing import Literal
 
 import msgspec
 
-from actors.fetch.rules.slices import Slice, overlapping
+from actors.fetch.rules.slices import Lane, Slice, overlapping
 
 LedgerState = Literal["running", "paused", "parked"]
+
+LOOK = "@look"
+"""The pass of slices that are read because of a hint (`looks`). No backfill can have that name."""
+ENDLESS_MS = 1 << 62
 
 
 class Shortfall(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -59,6 +63,14 @@ class OpenSlice(Slice, frozen=True, omit_defaults=True):
     @property
     def is_taken(self) -> bool:
         return self.fence > 0
+
+    @property
+    def is_look(self) -> bool:
+        return self.pass_name == LOOK
+
+    @property
+    def lane(self) -> Lane:
+        return "tail" if self.kind == "t" or self.is_look else "back"
 
 
 class Hole(Slice, frozen=True, omit_defaults=True):
@@ -123,6 +135,29 @@ class Limit(msgspec.Struct, frozen=True, omit_defaults=True):
     is_told: bool = False
 
 
+class LookWindow(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A range of time to look at. `end_ms` 0: up to the moment of the look."""
+
+    start_ms: int
+    end_ms: int = 0
+
+    @property
+    def until_ms(self) -> int:
+        return self.end_ms or ENDLESS_MS
+
+    def holds(self, other: "LookWindow") -> bool:
+        return self.start_ms <= other.start_ms and other.until_ms <= self.until_ms
+
+
+class Hints(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What hints have asked for. `began_ms`: when the last look began. `reading`: what of it is not cut yet. `waiting`:
+    what the next one reads."""
+
+    began_ms: int = 0
+    waiting: tuple[LookWindow, ...] = ()
+    reading: tuple[LookWindow, ...] = ()
+
+
 class Ledger(msgspec.Struct, frozen=True, omit_defaults=True):
     """The record of one source. `open` is in the order of delivery: the tail's first, each by start.
 
@@ -150,6 +185,7 @@ class Ledger(msgspec.Struct, frozen=True, omit_defaults=True):
     swept_ms: int = 0  # when the last sweep began, or the source had caught up for the first time
     tuning: Tuning | None = None
     limit: Limit | None = None
+    hints: Hints | None = None
 
 
 def first_ledger(start_ms: int) -> Ledger:

@@ -5,7 +5,17 @@ These moves come from people, from commands and from the monitor. A repeat chang
 
 from msgspec.structs import replace
 
-from actors.fetch.rules.ledger import Hole, Ledger, OpenSlice, Pass, find_hole, find_open, in_order, revised, same_slice
+from actors.fetch.rules.ledger import (
+    Hole,
+    Ledger,
+    OpenSlice,
+    Pass,
+    find_hole,
+    find_open,
+    in_order,
+    revised,
+    same_slice,
+)
 from actors.fetch.rules.slices import Kind, MalformedSliceId, parse_slice_id
 
 
@@ -20,10 +30,10 @@ def pause(ledger: Ledger, reason: str = "") -> Ledger:
 
 def resume(ledger: Ledger, now_ms: int) -> Ledger:
     """Run on after a pause or a parking. A hold by throttling stands. Earlier offers are void: messages that arrived
-    meanwhile were dropped."""
+    meanwhile were dropped. So are hints: the tail reads what they meant."""
     if ledger.state == "running":
         return ledger
-    return replace(ledger, state="running", reason="", hold_until_ms=max(ledger.hold_until_ms, now_ms + 1))
+    return replace(ledger, state="running", reason="", hints=None, hold_until_ms=max(ledger.hold_until_ms, now_ms + 1))
 
 
 def rewind(ledger: Ledger, to_ms: int) -> Ledger:
@@ -60,7 +70,7 @@ def _orphans(ledger: Ledger, to_ms: int) -> list[Hole]:
     return [
         _left(held, "rewound while it was open")
         for held in ledger.open
-        if held.start_ms < to_ms and held.pass_name not in running
+        if held.start_ms < to_ms and held.pass_name not in running and not held.is_look
     ]
 
 

@@ -1,8 +1,14 @@
 """The forms of sources, the same for HTTP, NATS and the Python client."""
 
+from typing import Annotated
+
+from msgspec import Meta
+
 from penstock.api.forms.reading import RequestForm
 
-__all__ = ["SourceWhyAsk", "SourceWhyQuery"]
+__all__ = ["LookAsk", "LookQuery", "SourceWhyAsk", "SourceWhyQuery"]
+
+Moment = Annotated[int, Meta(ge=0, le=10**14)]
 
 
 class SourceWhyQuery(RequestForm, frozen=True, kw_only=True):
@@ -17,3 +23,20 @@ class SourceWhyAsk(RequestForm, frozen=True, kw_only=True):
     platform: str
     source: str
     slice: str = ""
+
+
+class LookQuery(RequestForm, frozen=True, kw_only=True):
+    """The window to look at, in milliseconds UTC. Without a start: from where the source was read to. Without an end:
+    up to the moment of the look."""
+
+    start_ms: Moment | None = None
+    end_ms: Moment | None = None
+
+
+class LookAsk(RequestForm, frozen=True, kw_only=True):
+    """Have a source looked at. The window as in LookQuery."""
+
+    platform: str
+    source: str
+    start_ms: Moment | None = None
+    end_ms: Moment | None = None

@@ -82,6 +82,14 @@ class Caller:
         """True if a task is among the token's topics. All tenants share tasks, but each has its own instances."""
         return self._is_whole or task in self._exact or task.startswith(self._starts)
 
+    def check_source(self, platform: str, source: str) -> None:
+        """Raise RefusedRequest if a source is not among the token's topics: as `platform/source`, or its platform. No
+        source is a tenant's."""
+        named = f"{platform}/{source}"
+        is_named = named in self._exact or platform in self._exact or named.startswith(self._starts)
+        if self.tenant or not (self._is_whole or is_named):
+            raise _forbidden()
+
     def inner_id(self, instance_id: str) -> str:
         """Return an instance's id as the broker knows it."""
         return self._prefix + instance_id

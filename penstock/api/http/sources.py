@@ -1,8 +1,11 @@
-"""Sources over HTTP. They are the operator's: a tenant's token cannot see them."""
+"""Sources over HTTP. They are the operator's: a tenant's token cannot see them. `look` is the hook by which a platform,
+or a program of your own, says that there is something new."""
 
+from actors.fetch.ledgers import MissingLedger
+from actors.fetch.rules.looks import BadLook
 from actors.fetch.rules.slices import MalformedSliceId
-from actors.fetch.sources import UnknownSource
-from penstock.api.forms.sources import SourceWhyQuery
+from actors.fetch.sources import UnknownSource, UnusableSource
+from penstock.api.forms.sources import LookQuery, SourceWhyQuery
 from penstock.api.http.calls import GatewayState, HttpAnswer, HttpCall, query_of
 from penstock.api.http.problems import refused
 from streams.errors import MalformedSubject
@@ -25,3 +28,22 @@ async def why(shared: GatewayState, call: HttpCall) -> HttpAnswer:
             raise refused(422, "bad", str(error), what="slice", value=slice_id) from error
         except MalformedSubject as error:
             raise refused(422, "bad", str(error), what="source", value=f"{platform}/{source}") from error
+
+
+async def look(shared: GatewayState, call: HttpCall) -> HttpAnswer:
+    """Have a source looked at now. The body may be anything in JSON, as platforms send it. It is not read."""
+    asked = query_of(LookQuery, call.query)
+    platform, source = call.value("platform"), call.value("source")
+    call.caller.check_source(platform, source)
+    with shared.load.work("other", call.caller.key):
+        try:
+            view = await shared.sources.look(platform, source, start_ms=asked.start_ms, end_ms=asked.end_ms)
+        except (UnknownSource, MissingLedger) as error:
+            raise refused(404, "not_found", str(error), what="source", value=f"{platform}/{source}") from error
+        except BadLook as error:
+            if error.field:
+                raise refused(422, "bad", str(error), what=error.field) from error
+            raise refused(409, "state", str(error), what="source", value=f"{platform}/{source}") from error
+        except UnusableSource as error:
+            raise refused(409, "state", str(error), what="source", value=f"{platform}/{source}") from error
+    return HttpAnswer(view, 202)

@@ -36,10 +36,12 @@ __all__ = [
     "token_id",
 ]
 
-Verb = Literal["add", "reserve", "settle", "delete", "read", "admin"]
+Verb = Literal["add", "reserve", "settle", "delete", "read", "look", "admin"]
 """`settle` is finish, touch, release and bury. `admin` is kick, changes schedules, the settings of
-topics and the limits of tasks. `add` also submits, pauses, resumes, cancels and retries batches."""
+topics and the limits of tasks. `add` also submits, pauses, resumes, cancels and retries batches. `look` is the hook of
+sources, and nothing else."""
 VERBS: tuple[Verb, ...] = get_args(Verb)
+USUAL_VERBS: tuple[Verb, ...] = ("add", "reserve", "settle", "delete", "read")
 MOST_TOPICS = 1_000
 """The default of a token: a topic costs the server a consumer, and every node a record."""
 MOST_LIVE = 2
@@ -47,7 +49,7 @@ MOST_LIVE = 2
 MOST_PATTERNS = 50
 LONGEST_NAMESPACE = 24
 _TEXT = re.compile(r"pst_([0-9a-f]{10})_[A-Za-z0-9_-]{43}")
-_PATTERN = re.compile(r"[A-Za-z0-9_-]{0,64}\*?")
+_PATTERN = re.compile(r"[A-Za-z0-9_-]{0,64}(/[A-Za-z0-9_-]{0,64})?\*?")
 _NAMESPACE = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
 Natural = Annotated[int, Meta(ge=0)]
 
@@ -57,13 +59,14 @@ class BadToken(ValueError):
 
 
 class TokenWish(Struct, frozen=True, kw_only=True):
-    """The settings of a new token. `topics` are names of topics and tasks, or prefixes of them that end with `*`. With
+    """The settings of a new token. `topics` are names of topics, tasks and sources, or prefixes of them that end with
+    `*`. With
     a `namespace` the token's holder sees only topics of that tenant, under plain names. 0 means no limit, and no
     expiry."""
 
     name: str
     topics: tuple[str, ...] = ("*",)
-    verbs: tuple[Verb, ...] = ("add", "reserve", "settle", "delete", "read")
+    verbs: tuple[Verb, ...] = USUAL_VERBS
     namespace: str = ""
     rate: float = 0.0
     most_waiting: int = 0

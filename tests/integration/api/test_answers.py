@@ -17,6 +17,7 @@ import pytest
 from aiohttp import ClientSession, TCPConnector
 
 from actors.fetch.rules.ledger import Hole, Ledger, OpenSlice
+from actors.fetch.sources import SourceKey
 from actors.flow.flows import FlowRecord, Flows
 from penstock.api.http.openapi import document
 from penstock.api.operations import OPERATIONS
@@ -30,6 +31,7 @@ from streams.publisher import Publisher
 from streams.server import EmbeddedServer
 from tests.support.answers import FOLDER, Recorder
 from tests.support.batch_node import UNSERVED, BatchNode, batch_node
+from tests.support.engine import add_source
 
 LARGE = json.dumps({"body": "x" * (256 * 1024)})
 JOBS, RECEIPTS, BATCHES = "/v1/topics/mail/jobs", "/v1/receipts", "/v1/batches"
@@ -759,6 +761,55 @@ async def test_rates(asker: Recorder, node: BatchNode) -> None:
         await rates("set", f'{{"name": "{name}", "kind": "{kind}", "rate": null}}')
     await asker.about("penstock-rates")
     check("rates_http", asker.text)
+
+
+async def test_looks_at_sources(asker: Recorder, node: BatchNode) -> None:
+    """No allocator runs here, so that a look waits for ever."""
+    shop, here = SourceKey("hint", "s1"), "/v1/sources/hint/s1/look"
+    start_ms = now_ms() - 3_600_000
+    async with node.connected() as link, Publisher(link) as publisher:
+        await add_source(link, publisher, shop, adapter="mall", url="http://127.0.0.1:9", start_ms=start_ms)
+        client = SourceCalls(ServiceClient(link, "sources", 30.0))
+        with anyio.fail_after(30):
+            code = "not_found"
+            while code == "not_found":
+                with pytest.raises(NotAccepted) as caught:
+                    await client.look("hint", "s1", start_ms=9)
+                code = caught.value.code
+        assert (code, caught.value.field) == ("bad", "start_ms")
+        view = await client.look("hint", "s1", start_ms=start_ms, end_ms=start_ms + 20_000)
+        assert (view.source, view.is_new, view.start_ms <= start_ms) == ("hint/s1", True, True)
+    http = asker.http
+    await http("POST", here)
+    await http("POST", here, '{"id": 7, "what": ["a", "platform", "says"]}', token="hook")
+    await http("POST", f"{here}?start_ms={start_ms}&end_ms={start_ms + 60_000}", token="hook")
+    await http("POST", f"{here}?start_ms={start_ms + 1_000}&end_ms={start_ms + 2_000}")
+    later_ms = now_ms() + 3_600_000
+    for bad in (f"start_ms={later_ms}", f"end_ms={later_ms}", "start_ms=9", "start_ms=x", "to=1"):
+        await http("POST", f"{here}?{bad}")
+    await http("POST", f"{here}?start_ms={start_ms}&end_ms={start_ms}")
+    await http("POST", here, "{")
+    await http("POST", here, "id=7", headers={"Content-Type": "application/x-www-form-urlencoded"})
+    for path in ("hint/none", "none/s1", "hint/b!", "hint/%ff"):
+        await http("POST", f"/v1/sources/{path}/look")
+    await http("GET", here)
+    for token in ("reader", "tenant", ""):
+        await http("POST", here, token=token)
+    await http("POST", "/v1/sources/hint/s2/look", token="hook")
+    await http("POST", "/v1/topics/mail/jobs", "{}", token="hook")
+    sources = partial(asker.service, "sources")
+    await sources("look", '{"platform": "hint", "source": "s1"}')
+    await sources(
+        "look", f'{{"platform": "hint", "source": "s1", "start_ms": {start_ms}, "end_ms": {start_ms + 1_000}}}'
+    )
+    for ask in (
+        '{"platform": "hint", "source": "none"}',
+        '{"platform": "hint", "source": "s1", "start_ms": 9}',
+        "{}",
+        "{",
+    ):
+        await sources("look", ask)
+    check("looks_http", asker.text)
 
 
 async def test_plain_publishes(asker: Recorder) -> None:

@@ -209,6 +209,25 @@ async def test_a_node_that_ended_long_ago_tends_no_source(cli: CommandLine) -> N
     assert (await cli("nodes", "--json")).ok().json() == []
 
 
+async def test_a_hint_is_taken_and_joined_or_refused_with_the_reason(cli: CommandLine) -> None:
+    (await cli(*ADD, "--start", "-2d")).ok()
+    told = (await cli("sources", "look", "mall/s1", "--json")).ok().json()
+    assert (told["source"], told["end_ms"], told["is_new"]) == ("mall/s1", None, True)
+    assert "with a look that waits already" in (await cli("sources", "look", "mall/s1")).ok().out
+    assert "to 20" in (await cli("sources", "look", "mall/s1", "--from", "-10m", "--to", "-5m")).ok().out
+    for options, says in (
+        (("--from", "2999-01-01T00:00:00Z"), "begins in the future"),
+        (("--to", "2999-01-01T00:00:00Z"), "ends in the future"),
+        (("--from", "-3d"), "`sources backfill` reads an older one"),
+        (("--from", "-5m", "--to", "-5m"), "is empty"),
+    ):
+        refused = await cli("sources", "look", "mall/s1", *options)
+        assert (refused.code, says in refused.err) == (2, True), refused.err
+    (await cli("sources", "pause", "mall/s1", "--reason", "stocktaking")).ok()
+    refused = await cli("sources", "look", "mall/s1")
+    assert "is paused: stocktaking; it reads nothing before `sources resume`" in refused.err
+
+
 async def test_rewinds_and_backfills_take_moments_as_people_write_them(cli: CommandLine) -> None:
     (await cli(*ADD, "--start", "-2d")).ok()
     now = now_ms()

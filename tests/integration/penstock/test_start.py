@@ -48,6 +48,7 @@ sources pause a/b
 sources resume a/b
 sources rewind a/b -1d
 sources backfill a/b -2d -1d
+sources look a/b --from -1h
 sources remove a/b --yes
 settings set mall retries=3
 settings get mall
