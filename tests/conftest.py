@@ -51,6 +51,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     chaos.addoption(
         "--seconds", type=float, help="how long the history check of jobs goes on, in place of its own time"
     )
+    chaos.addoption("--orders", type=int, help="how many orders each case of tests/contract/test_conformance.py has")
+    chaos.addoption("--cases", help="of tests/contract/test_conformance.py, with commas between their names")
     chaos.addoption("--seed", type=int, default=1, help="of the attacks' chances; each report tells it")
 
 

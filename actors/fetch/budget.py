@@ -137,6 +137,10 @@ class Budgets:
         ]
         return Spending(RateRequest(spends), lambda: self._held_ms(source))
 
+    def part_of(self, source: SourceKey, *, is_shared: bool) -> float:
+        """Return this node's part of the requests to a source, or to its platform (`is_shared`), as they are dealt."""
+        return self._rates.part(f"{PLATFORM}{source.platform}" if is_shared else f"{SOURCE}{source}")
+
     def orders(self, source: SourceKey, settings: FetchSettings, count: int) -> Spending:
         """Return orders that are about to enter, so that they do not overload the back end (FETCH-04)."""
         if settings.inflow <= 0:

@@ -58,11 +58,13 @@ class BadRate(ValueError):
 class RateDoor(NamedTuple):
     """The part that is needed of the engine that has the keys of one kind. `names()`: of the keys, with a rate or
     without. `rate(name)`: per second, 0 for no limit. `change(name, rate)` sets it, and returns the rate in force.
-    `None`: as the code, or the wider level, has it."""
+    `None`: as the code, or the wider level, has it. `now(name)`: the rate that acts now, if it is not always the one
+    that was set."""
 
     names: Callable[[], Iterable[str]]
     rate: Callable[[str], float]
     change: Callable[[str, float | None], Awaitable[float]]
+    now: Callable[[str], float] | None = None
 
 
 class NodeShare(Struct, frozen=True, kw_only=True):
@@ -151,7 +153,7 @@ class RatesDesk:
         """Return every rate that there is, with its last `seconds` seconds. Of the sources, which all have one, those
         that sent requests in them."""
         known = [(kind, name) for kind in KINDS for name in sorted(self._doors[kind].names())]
-        view = await self._view([each for each in known if self._rate(*each) > 0], seconds)
+        view = await self._view([each for each in known if self._rate_now(*each) > 0], seconds)
         rates = [each for each in view.rates if each.kind != "source" or any(each.begun)]
         listed = await self._slots.listed(MOST_SLOT_KEYS)
         return replace(view, rates=rates, slots=_slots_of(listed), keys=listed.total)
@@ -172,6 +174,10 @@ class RatesDesk:
 
     def _rate(self, kind: Kind, name: str) -> float:
         return self._doors[kind].rate(name)
+
+    def _rate_now(self, kind: Kind, name: str) -> float:
+        door = self._doors[kind]
+        return (door.now or door.rate)(name)
 
     def _found(self, kind: str, name: str) -> tuple[Kind, str]:
         """Return the key that is meant. An empty kind: the one that has the name. The topic of a flow's rows is the
@@ -213,7 +219,7 @@ class RatesDesk:
                 if len(each.begun) == seconds:
                     of_key.setdefault(each.key, {})[node.node] = each
         return [
-            _rate_view(kind, name, self._rate(kind, name), of_key.get(key, {}), seconds)
+            _rate_view(kind, name, self._rate_now(kind, name), of_key.get(key, {}), seconds)
             for (kind, name), key in zip(keys, asked, strict=True)
         ]
 

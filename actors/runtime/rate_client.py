@@ -119,6 +119,14 @@ class LeasedRates:
         lease = self._leased.find(wanted.key)
         return 1 / lease.spread.get(wanted.member, 1) if lease is not None else 1.0
 
+    def part(self, key: str) -> float:
+        """Return the part of the rate that this node may begin now. 1: all of it, or nobody knows: a low rate has
+        single turns, and no shares."""
+        lease = self._leased.find(key)
+        if lease is None or not lease.rate:
+            return 1.0
+        return min(1.0, self._leased.share(key, monotonic_s()) / lease.rate) or 1.0
+
     def expected_ms(self, key: str, count: int) -> float | None:
         """Return how long it takes until so many have begun, as things are. `None`: nobody knows, because no governor
         replies."""

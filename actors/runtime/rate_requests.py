@@ -39,6 +39,9 @@ class WantedRates(Protocol):
     def part_of(self, wanted: WantedRate) -> float:
         """Return the part of the member's weight that counts on this node: it may have work on others, too."""
 
+    def part(self, key: str) -> float:
+        """Return the part of the rate that this node may begin now. 1: all of it, or nobody knows."""
+
     def take(self, key: str, most: int) -> tuple[int, int]:
         """Return how many of `most` may begin now. If none may, return also how many milliseconds to wait at least."""
 
@@ -140,7 +143,10 @@ class OwnRates:
         self.lines: dict[str, WaitingLine] = {}
         self._rates: dict[str, Rate] = {}
         self._shares = Shares(
-            lambda key: self._rates[key].per_s, burst=lambda key: self._rates[key].burst, now_ms=now_ms
+            lambda key: self._rates[key].per_s,
+            most=lambda key: max(self._rates[key].per_s, self._rates[key].burst),
+            burst=lambda key: self._rates[key].burst,
+            now_ms=now_ms,
         )
         self.take = self._shares.take
         self.give_back = self._shares.give_back
@@ -153,6 +159,10 @@ class OwnRates:
     def want(self, wanted: WantedRate) -> None:
         """Have the rate in demand."""
         self._rates[wanted.key] = wanted.rate
+
+    def part(self, _key: str) -> float:
+        """Return the part of the rate that this process may begin now: all of it."""
+        return 1.0
 
     def part_of(self, _wanted: WantedRate) -> float:
         """Return the part of the member's weight that counts here: all of it."""

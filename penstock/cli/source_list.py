@@ -84,8 +84,8 @@ async def _show(
     account = account_shown(record.account) if record else {}
     for line in _head(shown, account):
         call.out.say(line)
-    if ledger is not None and ledger.limit is not None and ledger.limit.per_s:
-        per_s = allowed(ledger.limit, records.now_ms())
+    per_s = allowed(ledger.limit, records.now_ms()) if ledger is not None else None
+    if ledger is not None and ledger.limit is not None and per_s:
         call.out.say(
             f"the platform takes about {per_s:.3g} requests a second, learned {time_text(ledger.limit.met_ms)}"
         )

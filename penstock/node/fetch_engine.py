@@ -35,6 +35,7 @@ class FetchEngine:
 
     transport: Transport
     ledgers: Ledgers
+    learned: LearnedLimits
     sources: Sources
     fetcher: Fetcher
     allocator: SliceAllocator
@@ -46,6 +47,7 @@ class FetchEngine:
         return (
             ActorSpec(name="sources", role="", run=self.sources.run, policy=AT_ONCE),
             ActorSpec(name="ledgers", role="", run=self.ledgers.run, policy=AT_ONCE),
+            ActorSpec(name="limits", role="", run=self.learned.run, policy=AT_ONCE),
             ActorSpec(name="fetcher", role="fetcher", run=self.fetcher.run, drains=True),
             ActorSpec(name="allocator", role="allocator", run=self.allocator.run),
             ActorSpec(name="monitor", role="monitor", run=self.monitor.run),
@@ -60,22 +62,25 @@ async def open_fetch_engine(node: Node, *, rates: WantedRates | None = None) -> 
     namespace, sources = node.connection.namespace, Sources(node.bucket("SETTINGS"))
     async with open_transport() as transport, anyio.create_task_group() as writers:
         ledgers = Ledgers(node.bucket("LEDGERS"), writers)
+        budgets = Budgets(rates or node.rates)
+        learned = LearnedLimits(ledgers, node.bucket("DIGESTS"), budgets, node.clock)
         reader = WindowReader(
             transport=transport,
             sources=sources,
             publisher=node.publisher,
             digests=Digests(Bucket(node.connection, node.publisher, namespace.bucket("DIGESTS"), Digest)),
             grants=Grants(node.bucket("DIGESTS")),
-            budgets=Budgets(rates or node.rates),
+            budgets=budgets,
             measures=node.measures,
             namespace=namespace,
             clock=node.clock,
-            learned=LearnedLimits(ledgers, node.clock),
+            learned=learned,
             bounds=node.bounds,
         )
         yield FetchEngine(
             transport=transport,
             ledgers=ledgers,
+            learned=learned,
             sources=sources,
             fetcher=Fetcher(
                 node=node.members.name,

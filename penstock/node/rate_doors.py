@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from actors.batch.desk import BatchDesk
 from actors.batch.tasks import Tasks, UnknownTask
+from actors.fetch.learning import LearnedLimits
 from actors.fetch.settings_desk import Desk, change_level
 from actors.fetch.settings_levels import LevelName, UnknownLevel
 from actors.fetch.settings_watch import LiveSettings
-from actors.fetch.sources import Sources
+from actors.fetch.sources import SourceKey, Sources, UnknownSource, UnusableSource
 from actors.flow.desk import FlowDesk
 from actors.flow.flows import Flows, rows_topic
 from actors.flow.rates_desk import BadRate, RateDoor, RatesDesk, UnknownRate
@@ -35,8 +36,10 @@ def open_rates_desk(
     leases: Bucket[bytes],
     members: Members | None,
     clock: Clock,
+    learned: LearnedLimits | None = None,
 ) -> RatesDesk:
-    """Return the desk of one node. `members`: the nodes to ask. `None`: there are none."""
+    """Return the desk of one node. `members`: the nodes to ask. `None`: there are none. `learned`: what platforms are
+    known to allow."""
 
     def plain_topics() -> list[str]:
         of_flows = {rows_topic(flow) for flow in flows.known()}
@@ -63,6 +66,20 @@ def open_rates_desk(
     def source_rate(name: str) -> float:
         platform, _, source = name.partition("/")
         return settings.current(platform, source).rate
+
+    def platform_now(platform: str) -> float:
+        current = settings.current(platform)
+        return learned.platform_rate(platform, current) if learned is not None else current.platform_rate
+
+    def source_now(name: str) -> float:
+        if learned is None:
+            return source_rate(name)
+        source = SourceKey(*name.split("/", 1))
+        try:
+            declared = sources.adapter(source).declaration.rate
+        except (UnknownSource, UnusableSource):
+            declared = ()
+        return learned.within(source, settings.current(source.platform, source.source), declared).rate
 
     async def change_setting(level: LevelName, setting: str, rate: float | None, wider: float) -> float:
         values = {} if rate is None else {setting: rate}
@@ -92,8 +109,10 @@ def open_rates_desk(
             "topic": RateDoor(plain_topics, lambda topic: topics.current(topic).rate, change_topic),
             "flow": RateDoor(flows.known, lambda flow: topics.current(rows_topic(flow)).rate, change_flow),
             "task": RateDoor(tasks.known, task_rate, change_task),
-            "platform": RateDoor(lambda: {each.platform for each in sources.known()}, platform_rate, change_platform),
-            "source": RateDoor(lambda: [str(each) for each in sources.known()], source_rate, change_source),
+            "platform": RateDoor(
+                lambda: {each.platform for each in sources.known()}, platform_rate, change_platform, platform_now
+            ),
+            "source": RateDoor(lambda: [str(each) for each in sources.known()], source_rate, change_source, source_now),
         },
         leases=leases,
         living=living,

@@ -90,6 +90,7 @@ async def open_engines(node: Node) -> AsyncIterator[tuple[ActorSpec, ...]]:
             leases=node.bucket("LEASES"),
             members=node.members,
             clock=jobs.clock,
+            learned=fetch.learned,
         )
         rate_service = DeskService("rates", rates, node.connection, node.stop)
         source_service = DeskService("sources", sources, node.connection, node.stop)

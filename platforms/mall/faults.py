@@ -21,7 +21,8 @@ class Faults(Struct, frozen=True, forbid_unknown_fields=True):
     half: half the JSON under 200. object: an error object under 200. drift: a page after the first leaves out a row, as
     if an order before it had gone. expire: the access token becomes void. redirect: to another host. `next`: faults for
     the coming requests, before any chance is asked. rate_per_s > 0: honest throttling above that many requests a
-    second. bad_at_ms: 500 for every window that holds this moment, whoever asks and how often."""
+    second. rate_burst: so many may come at once, 0 for one second's worth. bad_at_ms: 500 for every window that holds
+    this moment, whoever asks and how often."""
 
     late: Chance = 0.0
     late_ms: Annotated[int, Meta(ge=0)] = 200
@@ -39,6 +40,7 @@ class Faults(Struct, frozen=True, forbid_unknown_fields=True):
     redirect: Chance = 0.0
     next: tuple[FaultName, ...] = ()
     rate_per_s: Annotated[float, Meta(ge=0)] = 0.0
+    rate_burst: Annotated[int, Meta(ge=0)] = 0
     bad_at_ms: Annotated[int, Meta(ge=0)] = 0
 
 
@@ -72,7 +74,13 @@ class Dealer:
         """Return how many requests may come at once, None without a limit."""
         if not self.faults.rate_per_s:
             return None
-        return max(0, int((now_ms + 1000 - max(self._free_ms, float(now_ms))) / 1000 * self.faults.rate_per_s))
+        return max(
+            0, int((now_ms + self._ahead_ms - max(self._free_ms, float(now_ms))) / 1000 * self.faults.rate_per_s)
+        )
+
+    @property
+    def _ahead_ms(self) -> float:
+        return 1000 * (self.faults.rate_burst - 1) / self.faults.rate_per_s if self.faults.rate_burst else 1000
 
     def deal(self, now_ms: int) -> FaultName | None:
         """Return the fault of the coming answer, None for an honest one."""
@@ -96,8 +104,8 @@ class Dealer:
         return None
 
     def _is_too_fast(self, now_ms: int) -> bool:
-        """Keep one second's worth of burst: the virtual schedule may run at most a second ahead (GCRA)."""
-        if self._free_ms > now_ms + 1000:
+        """Keep a burst: the virtual schedule may run so far ahead (GCRA)."""
+        if self._free_ms > now_ms + self._ahead_ms:
             return True
         self._free_ms = max(self._free_ms, float(now_ms)) + 1000 / self.faults.rate_per_s
         return False

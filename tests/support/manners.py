@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections import Counter
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -132,3 +133,12 @@ def _stored(path: Path, source: SourceKey) -> tuple[dict[int, int], list[tuple[i
     finally:
         connection.close()
     return dict(orders), changes
+
+
+def references(folder: Path, account: Mapping[str, str]) -> dict[str, str]:
+    """Return the account's values as references to files, as secrets have to be."""
+    for name, value in account.items():
+        path = folder / f"{name}-{value}"
+        path.write_text(value)
+        path.chmod(0o600)
+    return {name: f"file:{folder}/{name}-{value}" for name, value in account.items()}

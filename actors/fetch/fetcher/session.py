@@ -183,7 +183,8 @@ class PlatformSession:
                 page = await self._with_details(adapter, page)
                 budgets.went_well(work.source.platform)
                 if self._learned is not None:
-                    await self._learned.answered(work.source, work.settings, response.headers)
+                    rates = self._adapter.declaration.rate
+                    await self._learned.answered(work.source, work.settings, rates, response.headers)
                 self._renewals = 0
                 self._time.was_answered = True
                 return reading.feed(page)
@@ -198,13 +199,24 @@ class PlatformSession:
             case Bug(reason=reason):
                 raise Stopped(Hopeless(without_secrets(reason), shown(response.body)))
             case SlowDown() as passing:
-                budgets.was_throttled(work.source.platform)
-                if self._learned is not None:
-                    passing = SlowDown(await self._learned.refused(work.source, work.settings, passing.after_ms))
-                budgets.hold(work.source, wait_of(passing, work.settings, 0))
-                return passing
+                return await self._slowed(passing)
             case Later() as passing:
                 return passing
+
+    async def _slowed(self, passing: SlowDown) -> SlowDown:
+        """Slow down as far as the refusal shows that we were too fast. Return it with the wait before the next try."""
+        budgets, work, is_pace = self._budgets, self._work, True
+        if self._learned is not None and passing.after_ms != 0:
+            rates = self._adapter.declaration.rate
+            verdict = await self._learned.refused(work.source, work.settings, rates, passing.after_ms)
+            is_pace, is_named = not verdict.is_chance, passing.after_ms is not None
+            passing = SlowDown(verdict.wait_ms, passing.reason)
+            if is_named and not is_pace:
+                budgets.hold(work.source, verdict.wait_ms)
+        if is_pace:
+            budgets.was_throttled(work.source.platform)
+            budgets.hold(work.source, wait_of(passing, work.settings, 0))
+        return passing
 
     async def _with_details(self, adapter: Adapter, page: Page) -> Page:
         """Return the page with whole orders, if its platform lists only parts of them. This comes before the reading
@@ -254,8 +266,7 @@ class PlatformSession:
             except (PlatformDown, TooMuch) as error:
                 trouble = PlatformDown(str(error))
             if isinstance(trouble, SlowDown):
-                self._budgets.was_throttled(self._work.source.platform)
-                self._budgets.hold(self._work.source, wait_of(trouble, self._work.settings, 0))
+                trouble = await self._slowed(trouble)
             wait_ms = wait_of(trouble, self._work.settings, tried)
             if wait_ms > IN_PLACE_MS or tried == IN_PLACE_TRIES:
                 raise Stopped(self._ending(trouble))
@@ -274,13 +285,13 @@ class PlatformSession:
         """Wait for our own rate. Before the first request a long wait gives the slice back, so that other sources can
         use the place. After it, only a narrower window would need fewer requests."""
         left_ms = self._time.left_ms if self._has_asked else min(IN_PLACE_MS, self._time.left_ms)
-        source, settings = self._work.source, self._work.settings
+        source, settings, rates = self._work.source, self._work.settings, self._adapter.declaration.rate
         if self._learned is not None:
-            settings, held_ms = self._learned.within(source, settings), self._learned.held_ms(source)
+            settings, held_ms = self._learned.within(source, settings, rates), self._learned.held_ms(source)
             if held_ms:
                 self._budgets.hold(source, held_ms)
         try:
-            with self._budgets.request(source, settings, self._adapter.declaration.rate) as spending:
+            with self._budgets.request(source, settings, rates) as spending:
                 while (wait_ms := spending.take(most_ms=left_ms)) > 0:
                     left_ms -= wait_ms
                     await self._time.wait(wait_ms)

@@ -1,72 +1,247 @@
-"""What a platform allows one source, learned from its answers: how it falls when the platform says that it is too much,
-and how it rises again.
+"""What a platform allows, learned from its answers: how it falls when the platform refuses, and how it rises again.
 
-A limit is kept in the source's ledger, so every node has the same one. It falls to what the platform took until it
-refused, the wait that it wants included, less a part for safety. It stands for ten times that wait, and then it rises
-by a hundredth with each wait, until the platform refuses again, or our own rate is reached. So it needs no write to
-recover. A platform that refuses now and then at any rate must not bring it down for good: it never falls below half of
-the best that was measured lately.
+One refusal does not say why it came. A limit refuses by the pace, and some platforms refuse now and then at any pace.
+So a refusal is followed by a trial at a lower pace, and what happens there decides:
+
+- No refusal, or far fewer of them: the pace was the reason. The limit stays.
+- As many refusals as before: the pace is not the reason. The limit is lifted, and so many refusals (`noise`) do not
+  lower the pace again.
+- One refusal after the other: the pace is still too high. It falls again.
+
+The pace of a trial is 85 % of what the platform really took, with the waits that it wanted (`mark`). From there it
+rises along a cubic curve (RFC 9438): soon near the mark, slowly past it, and fast once it is clear of it. So a mark
+that was taken too low does not last, and a limit is met again only now and then. The curve is a function of time:
+recovery needs no write. What a platform tells of its limit (`told`) holds beside that, and neither falls nor rises.
 """
 
 from __future__ import annotations
 
+from collections import deque
+from math import sqrt
+from typing import Literal, NamedTuple
+
 from msgspec.structs import replace
 
-from actors.fetch.rules.ledger import Ledger, Limit
+from actors.fetch.rules.ledger import Limit
 
 SAFE = 0.85
+CLEAR = 0.95
+"""A pace below this part of the mark is clearly lower than the one that was refused."""
+DENSE = 0.2
+"""If this part of the requests is refused, or more, then that is no chance."""
+DECIDES = 3
+"""So many refusals of a trial decide it, and one more if they follow each other closely."""
+HELPED = 4
+"""If refusals are so many times rarer at the lower pace, then the pace was their reason."""
+MOST_NOISE = 0.1
+LONG_AGO = 10.0
+"""Without a refusal in so many times the requests that usually have one, the noise is over."""
+MANY = 20
+"""So many answers show what the platform takes. With fewer, the pace falls by half at most."""
 LEAST_PER_S = 1 / 3_600
-LEAST_STEP_MS, MOST_STEP_MS = 1_000, 60_000
-CALM_STEPS = 10
-STEP = 0.01
-FORGET = 0.9
+STEPS = 30
+"""The pace is back at the mark after so many waits or requests. That time doubles if the limit is met there again."""
+LEAST_CALM_MS, MOST_CALM_MS = 30_000, 600_000
 UNDER_WAY_MS = 1_000
 """Requests that were sent together are refused together."""
+CHANCE_WAIT_MS = 1_000
+"""How long a request waits that was refused by chance, if the platform names no wait."""
+MINUTES = 6
+"""The second wait that the platform does not name is so many times the setting, from the first request on: with the
+default setting a minute, by which many platforms count."""
+SPARE_MS = 1_000
+SPAN_MS = 60_000
+MOST_TIMES = 2_000
 
 
-def allowed(limit: Limit, now_ms: int) -> float:
-    """Return how many requests a second the limit allows now. What the platform itself says does not rise."""
-    step_ms = max(LEAST_STEP_MS, min(MOST_STEP_MS, limit.until_ms - limit.met_ms))
-    steps = (now_ms - limit.met_ms) // step_ms - CALM_STEPS
-    return limit.per_s if limit.is_told or steps < 0 else limit.per_s * (1 + STEP * steps)
+class PaceRefusal(NamedTuple):
+    """A refusal, as the node sees it that met it.
+
+    `answers`, `refused`: how many requests of this node the platform took and refused in the last minute, but not
+    before the limit was met last, this refusal included. `span_ms`: since the first of these answers. `trial_refused`:
+    refusals since the limit was met last. `later`: answers after the first of them, in `later_ms`. `is_again`: the
+    platform took none since it refused one. `part`: this node's part of the requests of all nodes. `named_ms`: the wait
+    that the platform names. `most_per_s`: our own rate."""
+
+    answers: int
+    refused: int
+    span_ms: int
+    trial_refused: int
+    later: int
+    later_ms: int
+    is_again: bool
+    named_ms: int | None
+    most_per_s: float
+    part: float = 1.0
+
+    @property
+    def share(self) -> float:
+        """Which part of the requests was refused, this one left out if there were others."""
+        if self.trial_refused < 2:
+            return 1 / (self.answers + 1)
+        return (self.trial_refused - 1) / (self.later + self.trial_refused - 1)
 
 
-def met(ledger: Ledger, taken: int, span_ms: int, wait_ms: int, most_per_s: float, now_ms: int) -> Ledger:
-    """Return the ledger after the platform refused a request. It took `taken` requests in the `span_ms` before, and
-    wants none for `wait_ms`. `most_per_s`: our own rate."""
-    until_ms, known = now_ms + wait_ms, ledger.limit
-    if known is not None and now_ms < known.met_ms + UNDER_WAY_MS:
-        longer = max(until_ms, known.until_ms)
-        return ledger if longer == known.until_ms else replace(ledger, limit=replace(known, until_ms=longer))
-    before = min(most_per_s, most_per_s if known is None else allowed(known, now_ms))
-    took = max(1, taken) * 1_000 / max(1_000, span_ms + wait_ms)
-    best = max(took, 0.0 if known is None else FORGET * known.best)
-    per_s = max(LEAST_PER_S, best / 2, SAFE * min(before, took))
-    return replace(ledger, limit=Limit(per_s, now_ms, until_ms, best))
+class PaceVerdict(NamedTuple):
+    """`limit`: what is known now. `wait_ms`: until the refused request may go again. `is_chance`: the other requests
+    need not wait."""
+
+    limit: Limit | None
+    wait_ms: int
+    is_chance: bool = False
 
 
-def told(ledger: Ledger, per_s: float, now_ms: int) -> Ledger:
-    """Return the ledger after the platform has said what it allows. The same object if it has said so before."""
-    known = ledger.limit
-    if known is not None and known.is_told and known.per_s == per_s:
-        return ledger
-    return replace(ledger, limit=Limit(max(LEAST_PER_S, per_s), now_ms, known.until_ms if known else 0, is_told=True))
+class RecentAnswers:
+    """When the platform took this node's requests lately, and when it refused one. State: in memory."""
+
+    def __init__(self) -> None:
+        self._taken: deque[int] = deque(maxlen=MOST_TIMES)
+        self._refused: deque[int] = deque(maxlen=MOST_TIMES)
+
+    def add(self, now_ms: int) -> None:
+        self._taken.append(now_ms)
+
+    def refusal(
+        self, limit: Limit | None, named_ms: int | None, most_per_s: float, part: float, now_ms: int
+    ) -> PaceRefusal:
+        """Return the refusal of a request now."""
+        met_ms = 0 if limit is None else limit.met_ms
+        trial_ms = met_ms + UNDER_WAY_MS
+        since_ms = max(trial_ms, now_ms - SPAN_MS)
+        last_ms = self._refused[-1] if self._refused else 0
+        self._refused.append(now_ms)
+        taken = [at_ms for at_ms in self._taken if at_ms >= since_ms]
+        first_ms = next((at_ms for at_ms in self._refused if at_ms >= trial_ms), now_ms)
+        return PaceRefusal(
+            answers=len(taken),
+            refused=sum(at_ms >= since_ms for at_ms in self._refused),
+            span_ms=now_ms - taken[0] if taken else 0,
+            trial_refused=sum(at_ms >= trial_ms for at_ms in self._refused),
+            later=sum(at_ms > first_ms for at_ms in self._taken),
+            later_ms=now_ms - first_ms,
+            is_again=last_ms >= met_ms > 0 and not any(at_ms > last_ms for at_ms in self._taken),
+            named_ms=named_ms,
+            most_per_s=most_per_s,
+            part=part,
+        )
 
 
-def held(ledger: Ledger, until_ms: int, now_ms: int) -> Ledger:
-    """Return the ledger after the platform has said that nothing is left until then."""
-    known = ledger.limit or Limit(0.0, now_ms)
-    return ledger if until_ms <= known.until_ms else replace(ledger, limit=replace(known, until_ms=until_ms))
+def allowed(limit: Limit | None, now_ms: int) -> float | None:
+    """Return how many requests a second the limit allows now. `None`: it sets none."""
+    if limit is None or not limit.per_s:
+        return None
+    passed = (now_ms - limit.met_ms) / max(1, limit.calm_ms) - 1
+    return limit.per_s / SAFE * (1 + (1 - SAFE) * passed**3)
 
 
-def next_wait_ms(limit: Limit | None, taken: int, span_ms: int, wait_ms: int, now_ms: int, *, is_named: bool) -> int:
-    """Return how long to send nothing. `wait_ms`: what the platform names, or our own setting for that. If the platform
-    names nothing, it may count by the minute: the first time wait for six times the setting, from the first request on.
-    If it took none since it refused last, its wait was too short."""
-    if limit is not None and now_ms < limit.met_ms + UNDER_WAY_MS:
-        return max(wait_ms, limit.until_ms - now_ms)
-    if limit is not None and limit.until_ms > limit.met_ms and not taken:
-        return max(wait_ms, 2 * (limit.until_ms - limit.met_ms))
-    if limit is None and not is_named:
-        return max(wait_ms, 6 * wait_ms - span_ms)
-    return wait_ms
+def met(limit: Limit | None, refusal: PaceRefusal, own_wait_ms: int, now_ms: int, *, most_wait_ms: int) -> PaceVerdict:
+    """Return what a refusal shows. `own_wait_ms`: our setting, for a platform that names no wait."""
+    known = limit or Limit(0.0, 0)
+    if now_ms < known.met_ms + UNDER_WAY_MS:
+        wait_ms = max(own_wait_ms if refusal.named_ms is None else refusal.named_ms, known.until_ms - now_ms)
+        wait_ms = min(wait_ms, most_wait_ms)
+        return PaceVerdict(held(limit, now_ms + wait_ms), wait_ms)
+    shows = _shown(known, refusal, now_ms)
+    if shows == "chance":
+        named = min(own_wait_ms, CHANCE_WAIT_MS) if refusal.named_ms is None else refusal.named_ms
+        return PaceVerdict(limit, min(named, most_wait_ms), is_chance=True)
+    wait_ms = min(_wait_ms(known, refusal, own_wait_ms), most_wait_ms)
+    if shows == "nothing" and refusal.named_ms is None:
+        wait_ms = min(wait_ms, CHANCE_WAIT_MS)
+    until_ms = now_ms + wait_ms
+    match shows:
+        case "nothing":
+            return PaceVerdict(held(limit, until_ms), wait_ms)
+        case "helped":
+            return PaceVerdict(
+                replace(known, noise=min(MOST_NOISE, refusal.share), until_ms=max(until_ms, known.until_ms)), wait_ms
+            )
+        case "in vain":
+            return PaceVerdict(
+                Limit(0.0, now_ms, until_ms, noise=min(MOST_NOISE, refusal.share), told=known.told), wait_ms
+            )
+        case "too fast":
+            return PaceVerdict(_fallen(known, refusal, now_ms, wait_ms), wait_ms)
+
+
+def told(limit: Limit | None, per_s: float) -> Limit:
+    """Return the limit after the platform has said what it allows. The same object if it has said so before."""
+    known = limit or Limit(0.0, 0)
+    return known if known.told == per_s else replace(known, told=max(LEAST_PER_S, per_s))
+
+
+def held(limit: Limit | None, until_ms: int) -> Limit:
+    """Return the limit after the platform wants nothing until then. The same object if that was known."""
+    known = limit or Limit(0.0, 0)
+    return known if until_ms <= known.until_ms else replace(known, until_ms=until_ms)
+
+
+Shown = Literal["chance", "nothing", "helped", "in vain", "too fast"]
+
+
+def _shown(known: Limit, refusal: PaceRefusal, now_ms: int) -> Shown:
+    """Return what a refusal shows. `chance`: nothing new. `nothing`: the trial goes on. `helped`: the lower pace has
+    fewer refusals, and those that are left are chance. `in vain`: it has as many as before."""
+    if not known.per_s or not _is_slow(known, now_ms):
+        return "chance" if known.noise and _is_usual(refusal, known.noise) else "too fast"
+    if refusal.is_again:
+        return "too fast"
+    if refusal.trial_refused < DECIDES + (refusal.share >= DENSE):
+        return "nothing"
+    if refusal.share >= DENSE:
+        return "too fast"
+    if refusal.share * HELPED >= known.share:
+        return "in vain"
+    return "chance" if known.noise else "helped"
+
+
+def _is_slow(known: Limit, now_ms: int) -> bool:
+    return (allowed(known, now_ms) or 0.0) <= CLEAR * known.mark
+
+
+def _is_usual(refusal: PaceRefusal, noise: float) -> bool:
+    """Return whether so many refusals are no more than chance makes, and no fewer."""
+    expected = noise * (refusal.answers + refusal.refused)
+    is_over = refusal.refused == 1 and expected > LONG_AGO
+    return not is_over and refusal.refused < expected + 2 + 2.5 * sqrt(expected)
+
+
+def _fallen(known: Limit, refusal: PaceRefusal, now_ms: int, wait_ms: int) -> Limit:
+    before = min(each for each in (refusal.most_per_s, allowed(known, now_ms), known.told) if each)
+    over_ms, taken, is_few = refusal.span_ms + wait_ms, refusal.answers / refusal.part, refusal.answers < MANY
+    if refusal.trial_refused > 1 and known.per_s:
+        over_ms, taken, is_few = refusal.later_ms, refusal.later / refusal.part, refusal.later < MANY
+    elif refusal.is_again and known.mark:  # the wait was too short, and nothing else is new
+        over_ms = known.over_ms + max(0, now_ms - known.until_ms) + wait_ms
+        taken = known.mark * known.over_ms / 1_000
+        taken, is_few = max(taken, before * over_ms / 4_000), False
+    mark, calm_ms = max(taken, 1) * 1_000 / max(1, over_ms), STEPS * wait_ms
+    if known.per_s and not _is_slow(known, now_ms) and refusal.share < DENSE:
+        mark, calm_ms = before, max(2 * known.calm_ms, calm_ms)  # it has risen slowly to where the limit is
+    elif is_few:
+        mark = max(mark, before / 2)
+    if known.told and known.told <= mark:  # what was too much is what we sent at once
+        return replace(known, met_ms=now_ms, until_ms=now_ms + wait_ms)
+    per_s = max(LEAST_PER_S, SAFE * min(before, mark))
+    return Limit(
+        per_s,
+        now_ms,
+        now_ms + wait_ms,
+        mark=mark,
+        over_ms=over_ms,
+        calm_ms=max(LEAST_CALM_MS, min(MOST_CALM_MS, calm_ms), int(STEPS * 1_000 / per_s)),
+        share=known.share if known.per_s and _is_slow(known, now_ms) else refusal.share,
+        noise=known.noise,
+        told=known.told,
+    )
+
+
+def _wait_ms(known: Limit, refusal: PaceRefusal, own_wait_ms: int) -> int:
+    """Return how long to send nothing. If the platform took none since it refused last, that wait was too short."""
+    wait_ms = own_wait_ms if refusal.named_ms is None else refusal.named_ms
+    before_ms = known.until_ms - known.met_ms
+    if not refusal.is_again or before_ms <= 0 or (refusal.named_ms is not None and 2 * wait_ms < before_ms):
+        return wait_ms
+    if refusal.named_ms is None and before_ms <= own_wait_ms and not known.noise:
+        return max(2 * before_ms, MINUTES * own_wait_ms - known.over_ms + SPARE_MS)
+    return max(wait_ms, 2 * before_ms)

@@ -112,9 +112,9 @@ class FetchSettings(msgspec.Struct, frozen=True, kw_only=True):
             spread=self.retry_spread,
         )
 
-    def slowed(self, per_s: float) -> "FetchSettings":
-        """Return the settings with a lower rate, and no burst."""
-        return msgspec.structs.replace(self, rate=per_s, burst=1)
+    def slowed(self, per_s: float, *, has_burst: bool = False) -> "FetchSettings":
+        """Return the settings with a lower rate."""
+        return msgspec.structs.replace(self, rate=per_s, burst=self.burst if has_burst else 1)
 
     def first_ms(self, now_ms: int) -> int:
         """Return where the source's time begins if it is first used at `now_ms`. Raises BadSetting for the future."""

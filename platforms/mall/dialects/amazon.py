@@ -18,8 +18,9 @@ from platforms.mall.dialects.dialect import (
 )
 
 _TWO_MINUTES_MS = 120_000
-_RATE = {"x-amzn-RateLimit-Limit": "100"}
-"""What the mall allows. The platform itself tells 0.0167 for its lists."""
+_RATE = "x-amzn-RateLimit-Limit"
+_USUAL = 100.0
+"""What the mall allows if it has no limit. The platform itself tells 0.0167 for its lists."""
 
 
 def _refuse(status: int, code: str, message: str) -> MallRefusal:
@@ -55,12 +56,12 @@ def answer(call: MallCall, clerk: Clerk) -> Answer:
     payload: dict[str, object] = {"Orders": rows, "LastUpdatedBefore": iso(high, 0, "seconds")}
     if seen.end is not None:
         payload["NextToken"] = f"{low}/{high}/{seen.end}"
-    return Answer({"payload": payload}, headers=_RATE)
+    return Answer({"payload": payload}, headers={_RATE: f"{clerk.config.faults.rate_per_s or _USUAL:g}"})
 
 
 def spoil(retry_after_s: int) -> Answer:
     said = {"errors": [{"code": "QuotaExceeded", "message": "You exceeded your quota for the requested resource."}]}
-    return Answer(said, 429, _RATE)
+    return Answer(said, 429, {_RATE: f"{_USUAL:g}"})
 
 
 AMAZON = Dialect(

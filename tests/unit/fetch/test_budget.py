@@ -215,3 +215,11 @@ async def test_a_request_that_is_given_up_frees_its_place() -> None:
         await anyio.lowlevel.checkpoint()
         tasks.cancel_scope.cancel()
     assert await under_way(hand.budgets, 1, 3) == 1
+
+
+def test_a_burst_above_the_rate_may_be_spent_within_a_second() -> None:
+    """0.0167 a second with a burst of 20: after them, one a minute."""
+    hand, declared = Hand(), [RateBucket(per_second=0.0167, burst=20, scope="app_shop")]
+    sent = hand.ask(*[SHOP] * 22, settings=FetchSettings(rate=100, burst=100), declared=declared)
+    assert max(sent[:20]) <= EARLY_MS
+    assert [round(each / 1000 * 0.0167, 1) for each in sent[20:]] == [1.0, 2.0]

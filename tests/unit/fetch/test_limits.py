@@ -1,81 +1,191 @@
-"""A platform's limit is learned from its refusals, and tried again later."""
+"""A platform's limit is learned from its refusals, and tried again later. Refusals by chance teach none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.fetch.rules.ledger import Limit, first_ledger
-from actors.fetch.rules.limits import LEAST_PER_S, allowed, held, met, next_wait_ms, told
+from actors.fetch.rules.ledger import Limit
+from actors.fetch.rules.limits import (
+    LEAST_PER_S,
+    MOST_NOISE,
+    UNDER_WAY_MS,
+    PaceRefusal,
+    PaceVerdict,
+    RecentAnswers,
+    allowed,
+    held,
+    met,
+    told,
+)
 from platforms.told_limits import ToldLimit, told_limit
+from tests.unit.fetch.limits_world import Platform, both, by_chance, read, token_bucket, window
 
 NOW_MS = 1_700_000_000_000
-EMPTY = first_ledger(0)
+HOUR_MS = 3_600_000
+AFTER_MS = 120_000
+"""By then each limit has been met."""
 
 
-def limit_of(ledger_limit: Limit | None) -> Limit:
-    assert ledger_limit is not None
-    return ledger_limit
+def refusal(**facts: Any) -> PaceRefusal:
+    """Return the first refusal that a node meets: 120 answers in 12 s, and no wait is named."""
+    usual = {"answers": 120, "refused": 1, "span_ms": 12_000, "trial_refused": 1, "later": 0, "later_ms": 0}
+    return PaceRefusal(**{**usual, "is_again": False, "named_ms": None, "most_per_s": 10.0, **facts})
+
+
+def verdict(limit: Limit | None, now_ms: int = NOW_MS, **facts: Any) -> PaceVerdict:
+    return met(limit, refusal(**facts), 10_000, now_ms, most_wait_ms=HOUR_MS)
+
+
+def limit_of(found: PaceVerdict) -> Limit:
+    assert found.limit is not None
+    return found.limit
 
 
 def test_the_limit_is_what_the_platform_took_with_its_wait() -> None:
     """120 a minute: ten a second for 12 s, and then a wait until the minute is over."""
-    limit = limit_of(met(EMPTY, 120, 12_000, 48_000, 10.0, NOW_MS).limit)
+    limit = limit_of(verdict(None, named_ms=48_000))
     assert limit.per_s == pytest.approx(0.85 * 2)
     assert limit.until_ms == NOW_MS + 48_000
 
 
 def test_requests_that_were_sent_together_are_refused_once() -> None:
-    ledger = met(EMPTY, 120, 12_000, 48_000, 10.0, NOW_MS)
-    assert met(ledger, 0, 0, 47_500, 10.0, NOW_MS + 500) is ledger
-    assert limit_of(met(ledger, 0, 0, 60_000, 10.0, NOW_MS + 500).limit).until_ms == NOW_MS + 60_500
+    limit = limit_of(verdict(None, named_ms=48_000))
+    assert verdict(limit, NOW_MS + 500, named_ms=47_500).limit is limit
+    assert limit_of(verdict(limit, NOW_MS + 500, named_ms=60_000)).until_ms == NOW_MS + 60_500
 
 
-@given(st.integers(1, 5_000), st.integers(0, 60_000), st.integers(0, 3_600_000), st.floats(0.01, 1_000))
-def test_a_limit_falls_stands_and_rises(taken: int, span_ms: int, wait_ms: int, most_per_s: float) -> None:
-    limit = limit_of(met(EMPTY, taken, span_ms, wait_ms, most_per_s, NOW_MS).limit)
-    assert limit.per_s >= LEAST_PER_S
-    rates = [allowed(limit, NOW_MS + hours * 3_600_000) for hours in range(0, 48, 4)]
+@given(
+    st.integers(0, 2_000),
+    st.integers(0, 60_000),
+    st.integers(0, 2 * HOUR_MS),
+    st.floats(0.01, 1_000),
+    st.floats(0.01, 1),
+)
+def test_a_limit_falls_and_rises_again_by_itself(
+    answers: int, span_ms: int, named_ms: int, most_per_s: float, part: float
+) -> None:
+    found = verdict(None, answers=answers, span_ms=span_ms, named_ms=named_ms, most_per_s=most_per_s, part=part)
+    limit = limit_of(found)
+    assert found.wait_ms <= HOUR_MS
+    assert LEAST_PER_S <= limit.per_s <= max(LEAST_PER_S, most_per_s)
+    rates = [allowed(limit, NOW_MS + minutes * 60_000) or 0.0 for minutes in range(0, 180, 5)]
     assert rates == sorted(rates)
-    assert allowed(limit, NOW_MS + max(1_000, min(60_000, wait_ms)) * 10 - 1) == limit.per_s
+    assert rates[0] == pytest.approx(limit.per_s)
     assert rates[-1] > 2 * limit.per_s
 
 
-def test_a_platform_that_refuses_at_any_rate_does_not_stop_the_source() -> None:
-    ledger, at_ms = EMPTY, NOW_MS
-    for _ in range(200):
-        at_ms += 5_000
-        ledger = met(ledger, 20, 2_000, 0, 10.0, at_ms)
-    assert limit_of(ledger.limit).per_s >= 4
+@given(st.data())
+def test_whatever_refusals_come_the_limit_stays_sound(data: st.DataObject) -> None:
+    """In any order, at any time, from nodes with any part: it never stops a source for good."""
+    limit, now_ms, nodes = None, NOW_MS, [RecentAnswers(), RecentAnswers()]
+    for _ in range(data.draw(st.integers(1, 40))):
+        now_ms += data.draw(st.integers(0, 100_000))
+        node = data.draw(st.sampled_from(nodes))
+        if data.draw(st.booleans()):
+            node.add(now_ms)
+            continue
+        named_ms = data.draw(st.none() | st.integers(1, 100_000))
+        found = met(limit, node.refusal(limit, named_ms, 10.0, 0.5, now_ms), 10_000, now_ms, most_wait_ms=HOUR_MS)
+        limit = found.limit
+        assert 0 < found.wait_ms <= HOUR_MS
+        if limit is not None:
+            assert limit.until_ms <= now_ms + HOUR_MS
+            assert limit.noise <= MOST_NOISE
+            assert limit.per_s == 0 or LEAST_PER_S <= limit.per_s <= 10
+            assert limit.per_s == 0 or (allowed(limit, now_ms + 30 * HOUR_MS) or 0.0) > limit.per_s
 
 
-def test_what_the_platform_says_itself_does_not_rise() -> None:
-    ledger = told(EMPTY, 0.0167, NOW_MS)
-    assert told(ledger, 0.0167, NOW_MS + 1) is ledger
-    assert allowed(limit_of(ledger.limit), NOW_MS + 10**9) == 0.0167
+LIMITS: dict[str, tuple[Callable[[], Platform], float, dict[str, Any]]] = {
+    "a minute": (lambda: window(120, 60_000), 2.0, {}),
+    "a minute, with its wait": (lambda: window(120, 60_000, is_named=True), 2.0, {}),
+    "any minute": (lambda: window(120, 60_000, slides=True), 2.0, {}),
+    "any minute, with its wait": (lambda: window(120, 60_000, slides=True, is_named=True), 2.0, {}),
+    "three seconds": (lambda: window(30, 3_000), 10.0, {"rate": 40, "own_wait_ms": 500}),
+    "a bucket with a large burst": (lambda: token_bucket(2, 120), 2.0, {}),
+    "a bucket with a small burst": (lambda: token_bucket(2, 4), 2.0, {}),
+    "a bucket just below our rate": (lambda: token_bucket(9.5, 10), 9.5, {}),
+}
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+@pytest.mark.parametrize("name", LIMITS)
+def test_a_limit_is_met_and_then_kept(name: str, nodes: int) -> None:
+    """At four fifths of it or more, with at most 3 of 100 requests refused, and never two in a row."""
+    make, per_s, facts = LIMITS[name]
+    came = read(make(), 1_800, nodes=nodes, **facts)
+    assert 0.8 * per_s <= came.per_s(AFTER_MS) <= 1.01 * per_s
+    assert came.refused(AFTER_MS) <= 0.03
+    assert came.in_a_row(AFTER_MS) == 0
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+@pytest.mark.parametrize("part", [0.003, 0.03])
+@pytest.mark.parametrize("wait_ms", [-1, 1_000], ids=["no wait is named", "a second"])
+def test_refusals_by_chance_are_no_limit(nodes: int, part: float, wait_ms: int) -> None:
+    """Three of a hundred, each with a wait of a second, leave 7.7 of 10 a second to a reader that does nothing else
+    meanwhile. Where they are rare, half an hour may pass until it is sure."""
+    came = read(by_chance(part, wait_ms), 3_600, nodes=nodes)
+    assert came.per_s(AFTER_MS) >= 4
+    assert came.per_s(AFTER_MS if part == 0.03 else 1_800_000) >= 6.5
+
+
+def test_refusals_by_chance_do_not_hide_a_limit() -> None:
+    came = read(both(window(120, 60_000), by_chance(0.03)), 1_800)
+    assert 0.5 <= came.per_s(AFTER_MS) <= 2.02
+    assert came.refused(AFTER_MS) <= 0.08
+
+
+def test_a_limit_of_one_a_minute_that_nobody_declares_is_found() -> None:
+    came = read(token_bucket(1 / 60, 20), 18_000)
+    assert came.per_s(AFTER_MS) >= 0.8 / 60
+    assert came.refused(3 * HOUR_MS) <= 0.1
+
+
+def test_a_limit_that_becomes_larger_is_used() -> None:
+    """Ten minutes of 2 a second, and then no limit at all."""
+    small = token_bucket(2, 10)
+    came = read(lambda now_ms: small(now_ms) if now_ms < 600_000 else None, 3_600)
+    assert came.per_s(3_000_000) >= 9.5
+
+
+def test_what_the_platform_says_itself_neither_rises_nor_falls() -> None:
+    limit = told(None, 0.0167)
+    assert told(limit, 0.0167) is limit
+    assert limit.told == 0.0167
+    burst = limit_of(verdict(limit, answers=20, span_ms=5_000, named_ms=60_000))
+    assert (burst.told, burst.per_s, burst.met_ms) == (0.0167, 0.0, NOW_MS)
+    came = read(token_bucket(0.0167, 20), 18_000, says=0.0167)
+    assert came.refused() == 0.0
 
 
 def test_nothing_is_sent_until_the_platform_has_more() -> None:
-    ledger = held(EMPTY, NOW_MS + 5_000, NOW_MS)
-    assert held(ledger, NOW_MS + 4_000, NOW_MS) is ledger
-    assert limit_of(ledger.limit) == Limit(0.0, NOW_MS, NOW_MS + 5_000)
+    limit = held(None, NOW_MS + 5_000)
+    assert held(limit, NOW_MS + 4_000) is limit
+    assert limit == Limit(0.0, 0, NOW_MS + 5_000)
+
+
+MET = Limit(1.7, NOW_MS - 30_000, NOW_MS - 20_000, mark=2.0, over_ms=22_000, calm_ms=300_000, share=0.01)
 
 
 @pytest.mark.parametrize(
-    ("limit", "taken", "span_ms", "named", "wait_ms"),
+    ("limit", "facts", "wait_ms"),
     [
-        (None, 120, 12_000, 3_000, 3_000),
-        (None, 120, 12_000, None, 48_000),
-        (Limit(1.7, NOW_MS - 90_000, NOW_MS - 60_000), 50, 30_000, None, 10_000),
-        (Limit(1.7, NOW_MS - 30_000, NOW_MS), 0, 0, None, 60_000),
-        (Limit(1.7, NOW_MS - 100, NOW_MS + 20_000), 0, 0, None, 20_000),
+        (None, {"named_ms": 3_000}, 3_000),
+        (None, {}, 10_000),
+        (MET, {"answers": 0, "is_again": True}, 60_000 - 22_000 + 1_000),
+        (Limit(1.7, NOW_MS - 60_000, NOW_MS), {"answers": 0, "is_again": True}, 120_000),
+        (Limit(1.7, NOW_MS - 30_000, NOW_MS), {"answers": 0, "is_again": True, "named_ms": 98}, 98),
+        (Limit(1.7, NOW_MS - UNDER_WAY_MS // 2, NOW_MS + 20_000), {}, 20_000),
     ],
-    ids=["named", "not named, at first", "later", "the wait was too short", "under way"],
+    ids=["named", "not named", "a minute", "twice too short", "it counts down", "under way"],
 )
-def test_the_wait_is_long_enough(
-    limit: Limit | None, taken: int, span_ms: int, named: int | None, wait_ms: int
-) -> None:
-    own_ms = 10_000 if named is None else named
-    assert next_wait_ms(limit, taken, span_ms, own_ms, NOW_MS, is_named=named is not None) == wait_ms
+def test_the_wait_is_long_enough(limit: Limit | None, facts: dict[str, Any], wait_ms: int) -> None:
+    assert verdict(limit, **facts).wait_ms == wait_ms
 
 
 @pytest.mark.parametrize(
