@@ -165,7 +165,7 @@ class PageRules(Struct, frozen=True):
     respect it. has_next: an answer that is not the last one names the next, so a full one that names none is the last.
     has_live_total: each page counts anew, so the last one has the total at the end, and no further request is needed.
     Leave it out if a token may carry the first count along. numbered: any page can be asked for, by its number (from 0
-    here) or by the offset of its first row. What cannot be halved further is read so, from the last page back. deepest:
+    here) or by the offset of its first row. Some pages, or what cannot be halved, is read so, from the last. deepest:
     the platform lists no row from this offset on, 0 for no limit. sort: `ascending` if the rows come in the order of
     the windowed time, earliest first. Then a list without an upper bound needs not be read beyond the window.
     most_requests ends a reading that would not end by itself. counts_rows: the total counts the rows of a list that may

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from itertools import pairwise
 from typing import Literal, NamedTuple
 
@@ -14,9 +15,10 @@ _MOST_PARTS = 64  # of one cut: a wrong total must not make us plan a million re
 _MOST_READINGS = 3  # of a part that cannot be cut smaller
 _MOST_IN_VAIN = 10  # such readings by number in a row, once one has found other orders than the one before
 _MOST_NUMBERED = 60
+MOST_AT_ONCE = 20  # pages that are read by number without halving first
 _MOST_REPEATS = 10  # pages in a row that list only what the part has listed before
 
-Step = Literal["done", "unproven", "more", "count", "again", "split", "numbered", "next"]
+Step = Literal["done", "unproven", "more", "count", "again", "split", "at once", "numbered", "next"]
 
 
 class ListedBefore(NamedTuple):
@@ -58,6 +60,7 @@ class Part:
         self.page: str | int | None = None
         self.pages = 0
         self.is_numbered = False
+        self.is_at_once = False  # by number, and its first page is the answer that had the total
         self.listed = 0  # rows of the answers so far
         self._page_size = 0
         self._known = 0
@@ -84,7 +87,7 @@ class Part:
         if self.pages == 0 and not self.is_numbered:
             self._page_size = len(page.rows) + len(page.bad)
         self.pages += 1
-        if rules.sort == "ascending" and page.rows:
+        if rules.sort == "ascending" and page.rows and not self.is_numbered:
             self.latest_ms = page.rows[-1].modified_ms
         self.listed += len(page.rows) + len(page.bad)
         known = len(self.keys)
@@ -113,6 +116,7 @@ class Part:
         others towards the pages that are still to come. Without a total nobody knows the last page: forward. The orders
         of the reading before count too as long as the total is the same: where nothing sorts orders of one moment, each
         reading finds others."""
+        self.is_at_once = False
         is_same = self.is_numbered and self.first_total == self.last_total and self.missing
         if not is_same:
             self.keys = set()
@@ -121,6 +125,13 @@ class Part:
         self.first_total = self.last_total
         self._left = self._places(rules, self.last_total)
         self.page = self._left.pop() if self._left else 0
+
+    def read_rest_by_number(self, rules: PageRules) -> None:
+        """Go on from the last page back to the second one, after the first answer has shown how many there are."""
+        self.is_numbered = self.is_at_once = True
+        self._known = len(self.keys)
+        self._left = self._places(rules, self.first_total)[1:]
+        self.page = self._left.pop()
 
     def _places(self, rules: PageRules, total: int | None) -> list[int]:
         """Return the pages up to the total, first one first. A platform may return smaller pages than it was asked
@@ -164,17 +175,23 @@ class Part:
         self.page = page
 
 
-def decide(part: Part, page: Page, total: int | None, rules: PageRules, *, can_split: bool) -> Step:
-    """Return the next step after `page` was taken into `part`."""
+def decide(
+    part: Part, page: Page, total: int | None, rules: PageRules, *, can_split: bool, at_once: bool = True
+) -> Step:
+    """Return the next step after `page` was taken into `part`. `at_once`: some pages may be read by their number before
+    the part is cut into smaller ones."""
     is_counted = part.first_total is not None and part.first_total == part.counted
     if part.is_numbered:
-        return _decide_numbered(part, rules, is_counted=is_counted)
+        step = _decide_numbered(part, rules, is_counted=is_counted)
+        return "split" if part.is_at_once and can_split and step in ("numbered", "unproven") else step
     if part.is_counting:
         return "done" if is_counted and total == part.first_total else _mend(part, rules, can_split)
     if part.pages == 1 and is_counted:
         return "done"
     is_full = len(page.rows) + len(page.bad) >= rules.size
     is_cut_short = total is not None or page.next is not None or page.has_more or is_full
+    if at_once and part.pages == 1 and _fits_at_once(part, page, total, rules):
+        return "at once"
     if rules.style == "one" and part.pages == 1 and is_cut_short and can_split:
         return "split"
     if page.next is not None:
@@ -187,6 +204,25 @@ def decide(part: Part, page: Page, total: int | None, rules: PageRules, *, can_s
     if is_counted and rules.has_live_total and total is not None:
         return "done" if total == part.first_total else _mend(part, rules, can_split)
     return "count" if is_counted else _mend(part, rules, can_split)
+
+
+def _fits_at_once(part: Part, page: Page, total: int | None, rules: PageRules) -> bool:
+    """Return whether the rest is some pages that can be asked for by their number. Halving needs twice as many
+    requests. The total shows whether anything moved meanwhile."""
+    listed = len(page.rows) + len(page.bad)
+    if not rules.numbered or rules.style != "one" or rules.counts_rows or total is None or part.page is not None:
+        return False
+    return 0 < listed < total <= MOST_AT_ONCE * listed and (not rules.deepest or total <= rules.deepest)
+
+
+def crowd_ms(page: Page, window: Window, step_ms: int) -> int | None:
+    """Return the moment to which most rows of a page belong. Halving would take many requests to come to it."""
+    steps = [row.modified_ms // step_ms * step_ms for row in page.rows if row.modified_ms is not None]
+    if not steps:
+        return None
+    moment, count = Counter(steps).most_common(1)[0]
+    is_inside = window.start_ms <= moment and moment + step_ms <= window.end_ms
+    return moment if 2 * count > len(page.rows) and is_inside else None
 
 
 def is_cut_off(page: Page, rules: PageRules) -> bool:

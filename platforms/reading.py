@@ -24,6 +24,9 @@ Where the rows of a full answer come in the order of the windowed time, the next
 two totals show whether anything was left out in between. If so, that piece is read by itself. Lists without an upper
 bound are read in this way as well, up to the end of the window.
 
+Where rows come in another order, and pages can be asked for by number or offset, the rest of some pages is read so,
+from the last page back to the second one, before anything is cut. If the count does not add up, the part is cut then.
+
 Orders that change between pages leave the window (their new version belongs to a later one) and move others under the
 reader. The count at the end detects that. It cannot detect that one order leaves and another comes in late between the
 same two answers. The later look at closed windows is there for that.
@@ -31,6 +34,7 @@ same two answers. The later look at closed windows is there for that.
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import NamedTuple
 
 import msgspec
@@ -39,7 +43,18 @@ from msgspec import Raw, Struct
 from platforms.adapter import EMPTY_PAGE, LARGEST, LONGEST_KEY, BadRow, Declaration, Page, Row
 from platforms.bounds import RequestedBounds, Window
 from platforms.errors import BrokenContract, Unreadable
-from platforms.parts import Part, Step, confirmed, cut_window, decide, parts_for, walk_on, window_text
+from platforms.parts import (
+    MOST_AT_ONCE,
+    Part,
+    Step,
+    confirmed,
+    crowd_ms,
+    cut_window,
+    decide,
+    parts_for,
+    walk_on,
+    window_text,
+)
 from platforms.window_check import WindowCheck, thirds
 
 _MOST_BAD = 100  # of one window: with more, the declaration is wrong
@@ -127,6 +142,7 @@ class Reading:
         self._versions: dict[str, int] = {} if versions is None else versions
         self._is_proven = self._is_counted = True
         self._requests = self._cut = self._strays = self._moved = 0
+        self._at_once = True  # no reading by number has failed yet
         self._short: list[ShortPart] = []
         self._bad: dict[tuple[str | None, bytes], BadRow] = {}
         self.server_time_ms: int | None = None
@@ -208,8 +224,9 @@ class Reading:
             self._is_proven = self._is_counted = False
             self._todo.pop()
         else:
-            step = decide(part, page, total, self._rules, can_split=self._can_split(part.window))
-            self._move(part, step, page.next, total)
+            can_split = self._can_split(part.window)
+            step = decide(part, page, total, self._rules, can_split=can_split, at_once=self._at_once)
+            self._move(part, step, page, total)
         if again is not None:
             self._todo.append(again)
             self._todo.sort(key=lambda each: -each.window.start_ms)
@@ -333,7 +350,7 @@ class Reading:
         # a page may list an order in two versions: the later one was appended later
         return list({row.key: row for row in fresh}.values()) if is_repeated else fresh
 
-    def _move(self, part: Part, step: Step, next_page: str | None, total: int | None) -> None:
+    def _move(self, part: Part, step: Step, page: Page, total: int | None) -> None:
         match step:
             case "done" | "unproven":
                 self._is_proven = self._is_proven and step == "done"
@@ -342,9 +359,11 @@ class Reading:
                     self._short.append(ShortPart(part.window, part.missing, part.last_total or 0))
                 self._todo.pop()
             case "more":
-                part.turn(next_page)
+                part.turn(page.next)
             case "count":
                 part.page, part.is_counting = None, True
+            case "at once":
+                part.read_rest_by_number(self._rules)
             case "numbered":
                 part.read_by_number(self._rules)
             case "next":
@@ -352,15 +371,23 @@ class Reading:
             case "again":
                 self._todo[-1] = Part(part.window, readings=part.readings + 1)
             case "split":
-                self._replace(part, parts_for(total, self._rules.size))
+                self._at_once = self._at_once and not part.is_at_once
+                pages = MOST_AT_ONCE // 2 if self._rules.numbered and self._at_once else 1
+                moment_ms = None if part.is_at_once else crowd_ms(page, part.window, self._bounds.step_ms)
+                self._replace(part, parts_for(total, pages * self._rules.size), moment_ms)
 
-    def _replace(self, part: Part, count: int) -> None:
+    def _replace(self, part: Part, count: int, moment_ms: int | None = None) -> None:
+        """Cut the part into so many, or at the moment to which most of its rows belong."""
         step_ms = self._bounds.step_ms
-        length = part.window.end_ms - part.window.start_ms
+        start_ms, end_ms = part.window.start_ms, part.window.end_ms
+        pieces = cut_window(part.window, -(-(end_ms - start_ms) // count), step_ms)
+        if moment_ms is not None:
+            bounds = sorted({start_ms, moment_ms, moment_ms + step_ms, end_ms})
+            pieces = [Window(one, other) for one, other in pairwise(bounds)]
         self._todo.pop()
         if part.behind is not None and part.pages == 0:
             self._todo.append(part.behind.again(is_bounded=self._is_bounded))
-        self._todo.extend(Part(piece) for piece in reversed(cut_window(part.window, -(-length // count), step_ms)))
+        self._todo.extend(Part(piece) for piece in reversed(pieces))
         self._todo.sort(key=lambda each: -each.window.start_ms)
 
     def _can_split(self, window: Window) -> bool:

@@ -76,7 +76,8 @@ def with_declared(settings: FetchSettings, declared: Declaration) -> FetchSettin
 def is_halved(declared: Declaration) -> bool:
     """Return whether a window with more than a page can only be read again in smaller ones."""
     pages = declared.pages
-    return pages.style == "one" and (pages.counts_rows or not (pages.has_total and declared.has_times))
+    has_way = pages.has_total and (declared.has_times or pages.numbered)
+    return pages.style == "one" and (pages.counts_rows or not has_way)
 
 
 def lengths_of(declared: Declaration, settings: FetchSettings) -> Lengths:

@@ -7,6 +7,7 @@ from typing import Literal
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from platforms.adapter import (
     EMPTY_PAGE,
@@ -28,9 +29,17 @@ from streams.fetch_messages import LONGEST_ORDER_KEY
 from tests.unit.platforms.listing_model import Listed, ModelPlatform, Numbered, Paging, declaration, read_all
 
 WINDOW = Window(0, 64)
+WIDE = Window(0, 1_000)
 LATER_MS = 1_000  # where an order goes that is changed while one reads
 times = st.integers(0, 63)
 many_times = st.lists(times | st.just(7), max_size=40)
+
+
+Style = Literal["one", "token", "number"]
+
+
+def style_of(style: Style) -> Literal["one", "token"]:
+    return "token" if style == "token" else "one"
 
 
 def orders_at(*times_ms: int) -> list[Listed]:
@@ -83,12 +92,54 @@ def test_where_pages_have_numbers_a_moment_with_more_than_a_page_is_read_whole(
 
 
 def test_a_crowd_is_read_from_its_last_page_back() -> None:
+    """And no page twice: the first answer has shown how many there are."""
     platform = ModelPlatform(orders_at(*[7] * 60), size=20, paging="none", numbered="number")
     reading, asks = Reading(declaration("one", size=20, numbered="number"), Window(7, 8)), list[str | int | None]()
     while (ask := reading.next()) is not None:
         asks.append(ask.page)
         reading.feed(platform.answer(ask))
-    assert asks == [None, 2, 1, 0]
+    assert asks == [None, 2, 1]
+
+
+def in_no_order(rows: list[Listed]) -> list[Listed]:
+    return sorted(rows, key=lambda row: (row.modified_ms * 617 % 1_009, row.key))
+
+
+@pytest.mark.parametrize("numbered", ["number", "offset"])
+def test_a_window_of_some_pages_costs_no_more_requests_than_it_has_pages(numbered: Numbered) -> None:
+    """Whatever sorts it, where pages can be asked for by their number."""
+    orders = orders_at(*[number * 7 % 1_000 for number in range(190)])
+    platform = ModelPlatform(orders, size=10, paging="none", numbered=numbered, shuffle=in_no_order)
+    reading, rows = read(platform, declaration("one", size=10, numbered=numbered), WIDE)
+    assert (len(rows), reading.result.requests, reading.result.is_proven) == (190, 19, True)
+
+
+def test_a_window_of_many_pages_is_cut_into_windows_of_some() -> None:
+    orders = orders_at(*range(900))
+    platform = ModelPlatform(orders, size=10, paging="none", numbered="number", shuffle=in_no_order)
+    reading, rows = read(platform, declaration("one", size=10, numbered="number"), WIDE)
+    assert (len(rows), reading.result.is_proven) == (900, True)
+    assert reading.result.requests <= 90 * 1.15 + 5
+
+
+def test_a_crowd_in_a_window_without_numbers_is_found_at_once() -> None:
+    """Its moment is cut out, and the rest is read by itself."""
+    orders = orders_at(*[7 * number for number in range(5)], *[501] * 10)
+    platform = ModelPlatform(orders, size=10, paging="none", shuffle=lambda rows: sorted(rows, reverse=True))
+    reading, rows = read(platform, declaration("one", size=10), WIDE)
+    assert (len(rows), reading.result.is_proven, reading.result.requests) == (15, True, 3)
+
+
+def test_before_all_pages_are_read_by_number_nothing_is_done() -> None:
+    """A crowd at the beginning: the last page comes before those in the middle."""
+    platform = ModelPlatform(orders_at(*[0] * 30, *range(1, 31)), size=20, paging="none", numbered="number")
+    declared = declaration("one", size=20, numbered="number")
+    reading = Reading(replace(declared, pages=replace(declared.pages, sort="ascending")), WIDE)
+    for _ in range(2):
+        ask = reading.next()
+        assert ask is not None
+        reading.feed(platform.answer(ask))
+    assert reading.done_until_ms == 0
 
 
 def test_orders_that_leave_while_a_crowd_is_read_take_no_other_along() -> None:
@@ -152,16 +203,19 @@ def test_without_a_total_all_is_read_and_nothing_is_proven(
     st.data(),
     many_times,
     st.sampled_from(["keyset", "offset"]),
-    st.sampled_from(["one", "token"]),
+    st.sampled_from(["one", "token", "number"]),
     st.integers(1, 5),
     st.booleans(),
 )
 def test_what_is_proven_is_whole_although_orders_leave_while_one_pages(
-    data: st.DataObject, times_ms: list[int], paging: Paging, style: Literal["one", "token"], size: int, is_live: bool
+    data: st.DataObject, times_ms: list[int], paging: Paging, style: Style, size: int, is_live: bool
 ) -> None:
     orders = orders_at(*times_ms)
-    platform = ModelPlatform(orders, size=size, paging=paging)
-    reading = Reading(declaration(style, size=size, has_live_total=is_live), WINDOW)
+    numbered: Numbered = "number" if style == "number" else ""
+    platform = ModelPlatform(
+        orders, size=size, paging=paging, numbered=numbered, shuffle=in_no_order if numbered else list
+    )
+    reading = Reading(declaration(style_of(style), size=size, has_live_total=is_live, numbered=numbered), WINDOW)
     seen: set[str] = set()
     for rows in read_all(reading, platform):
         seen.update(row.key for row in rows)
@@ -175,20 +229,24 @@ def test_what_is_proven_is_whole_although_orders_leave_while_one_pages(
         assert {order.key for order in platform.orders if order.modified_ms < LATER_MS} <= seen
 
 
-@given(st.data(), many_times, st.sampled_from(["one", "token"]), st.integers(1, 5))
+@given(st.data(), many_times, st.sampled_from(["one", "token", "number"]), st.integers(1, 5))
 def test_late_comers_hide_nothing_that_was_there_before(
-    data: st.DataObject, times_ms: list[int], style: Literal["one", "token"], size: int
+    data: st.DataObject, times_ms: list[int], style: Style, size: int
 ) -> None:
     orders = orders_at(*times_ms)
-    platform = ModelPlatform(orders, size=size, paging="keyset")
-    reading = Reading(declaration(style, size=size), WINDOW)
+    numbered: Numbered = "number" if style == "number" else ""
+    platform = ModelPlatform(
+        orders, size=size, paging="keyset", numbered=numbered, shuffle=in_no_order if numbered else list
+    )
+    reading = Reading(declaration(style_of(style), size=size, numbered=numbered), WINDOW)
     seen: set[str] = set()
     late = iter(range(20))
     for rows in read_all(reading, platform):
         seen.update(row.key for row in rows)
         if data.draw(st.booleans(), label="one comes late") and (number := next(late, None)) is not None:
             platform.orders.add(Listed(data.draw(times), f"late{number}", 1))
-    assert {order.key for order in orders} <= seen
+    if reading.result.is_proven or style != "number":
+        assert {order.key for order in orders} <= seen
 
 
 @given(many_times, st.integers(2, 9))
