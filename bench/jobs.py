@@ -1,4 +1,6 @@
-"""How many jobs of 200 B one process adds, and reserves and finishes by receipt, with the desk in the process.
+"""How many jobs of 200 B a desk adds, and reserves and finishes by receipt, called in its own process.
+
+No user's program has a desk in its process: `bench client` measures what those reach.
 
 Beside it plain nats-py in the same run, 256 at a time: `js.publish` for an add, and the same steps on the broker for
 reserve and finish (bench/_jobs_theirs.py). The targets are the design's figures, or their ratio to what nats-py did on
@@ -86,7 +88,7 @@ async def run() -> Result:
     takes_fast = takes >= TAKE_REACH or taken.ratio >= TAKE_RATIO
     p50_ms, p99_ms = statistics.median(answered_ms), statistics.quantiles(answered_ms, n=100)[98]
     return Result(
-        what="jobs of 200 B added by one process, each with its answer",
+        what="jobs of 200 B added by a desk that is called in its own process, each with its answer",
         ours=round(adds),
         theirs=round(statistics.median(added.theirs)),
         ratio=round(added.ratio, 2),

@@ -23,14 +23,17 @@ from actors.jobs.store import JobStore
 from actors.jobs.topics import Topics
 from actors.runtime.bounds import Anywhere, WorkBounds
 from actors.runtime.rules.slot_keys import key_reader
+from actors.runtime.turns import Carriers, Turns
 from streams.clock import Clock, monotonic_s
-from streams.errors import StreamError
+from streams.errors import Disconnected, OutcomeUnknown, StreamError
 from streams.job_messages import MOST_JOBS, FirstTry, JobRecord, NewJob, Priority
 from streams.nonces import fresh_nonce
 from streams.subjects import token_of
 
 ADD_S = 20.0
 """How long it is tried to add. With a caller's wait at a desk this is less than the server remembers message ids."""
+MOST_IN_TURN = 128
+"""Jobs of one turn that are added by one step. The next ones are made while these are on their way."""
 STILL_S = 10.0
 """A process that stood still for longer may hold adds that their callers have made elsewhere since."""
 
@@ -66,6 +69,22 @@ class Adding:
         self._stood_still_s = stood_still_s
         self._bounds = bounds or Anywhere()
         self._quota = Quota(self.waiting)
+        self._carriers = Carriers(Disconnected, lambda why: OutcomeUnknown(why, subject="jobs"))
+        self._turns = Turns(self._carriers, self._add_turn, most_size=lambda: MOST_JOBS, most=MOST_IN_TURN)
+
+    async def close(self) -> None:
+        """End what is still being added."""
+        await self._carriers.close()
+
+    async def add_one(
+        self, job: NewJob, *, first: FirstTry = FIRST, trace_s: int = KEPT_MS // 1000
+    ) -> Added | NotAdded:
+        """Do as `add`, together with others of the same turn of the loop. Each has its own answer."""
+        return await self._turns.call(job, size=1, kind=(first, trace_s))
+
+    async def _add_turn(self, kind: tuple[FirstTry, int], jobs: Sequence[NewJob]) -> Sequence[Added | NotAdded]:
+        first, trace_s = kind
+        return await self.add(jobs, first=first, trace_s=trace_s)
 
     async def add(
         self, jobs: Sequence[NewJob], *, first: FirstTry = FIRST, trace_s: int = KEPT_MS // 1000

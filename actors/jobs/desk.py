@@ -139,6 +139,16 @@ class JobDesk:
         """Add jobs, as `Adding.add`."""
         return await self._adding.add(jobs, first=first, trace_s=trace_s)
 
+    async def add_one(
+        self, job: NewJob, *, first: FirstTry = FIRST, trace_s: int = KEPT_MS // 1000
+    ) -> Added | NotAdded:
+        """Add one job, as `Adding.add_one`."""
+        return await self._adding.add_one(job, first=first, trace_s=trace_s)
+
+    async def close(self) -> None:
+        """End what is still being added."""
+        await self._adding.close()
+
     async def adds_none(self, new: NewJob) -> bool:
         """Return what `Adding.adds_none` does."""
         return await self._adding.adds_none(new)

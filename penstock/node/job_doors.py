@@ -4,6 +4,8 @@ from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
 from functools import partial
 
+import anyio
+
 from actors.jobs.copies import Copies
 from actors.jobs.desk import JobDesk
 from actors.jobs.handout import Handout
@@ -68,7 +70,7 @@ async def open_desk(
             namespace=connection.namespace,
         )
         with Standstill().watching() as standstill:
-            yield JobDesk(
+            desk = JobDesk(
                 store=store,
                 topics=topics,
                 handout=handout,
@@ -81,6 +83,11 @@ async def open_desk(
                 stood_still_s=standstill.lasted_s,
                 bounds=bounds,
             )
+            try:
+                yield desk
+            finally:
+                with anyio.CancelScope(shield=True):
+                    await desk.close()
 
 
 def job_door_actors(node: Node, desk: JobDesk, schedules: ScheduleDesk) -> tuple[ActorSpec, ...]:

@@ -1,6 +1,6 @@
 """How the client encodes requests and decodes replies. Pure."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from itertools import islice
 from typing import TypeVar
@@ -21,7 +21,6 @@ __all__ = [
     "encode_one",
     "millis",
     "moment_ms",
-    "parts_of",
     "too_large",
 ]
 
@@ -80,19 +79,6 @@ def too_large(job: NewJob) -> NotAdded | None:
         return None
     reason = f"body: {size} bytes, at most {LARGEST_BODY}; store it elsewhere, and put a reference into the job"
     return NotAdded(code="bad", reason=reason, topic=job.topic, id=job.id, field="body")
-
-
-def parts_of(sizes: Sequence[int], most_size: int, most: int) -> Iterator[slice]:
-    """Cut a list into parts of at most `most`, whose sizes add up to at most `most_size`. What is larger is alone in
-    its part."""
-    start, size = 0, 0
-    for at, one in enumerate(sizes):
-        if at > start and (size + one > most_size or at - start == most):
-            yield slice(start, at)
-            start, size = at, 0
-        size += one
-    if start < len(sizes):
-        yield slice(start, len(sizes))
 
 
 def dealt(jobs: Sequence[_T], wanted: Sequence[int]) -> list[list[_T]]:

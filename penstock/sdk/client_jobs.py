@@ -7,9 +7,9 @@ The `body` of a held job is decoded at each access. `reserve` holds one job and 
 
 import builtins
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, Unpack
 
 import anyio
 from msgspec import Raw
@@ -27,10 +27,12 @@ from actors.jobs.rules.job_answers import (
 )
 from actors.jobs.rules.obstacles import JobWhy
 from actors.jobs.rules.topic_settings import as_written
+from actors.runtime.rules.parts import parts_of
 from actors.runtime.rules.setting_values import BadSetting, Duration
 from actors.runtime.supervisor import one_error
+from actors.runtime.turns import Carriers, Turns
 from penstock.api.forms.jobs import Answers, JobOptions, Kicked, ReservedJobs, TopicViews, Whys
-from penstock.errors import NotAccepted, Stale, Timeout, Unavailable, UsageError
+from penstock.errors import NotAccepted, PenstockError, Stale, Timeout, Unavailable, UsageError
 from penstock.sdk.calls import ServiceClient
 from penstock.sdk.client_forms import (
     add_answers,
@@ -40,11 +42,9 @@ from penstock.sdk.client_forms import (
     encode_one,
     millis,
     moment_ms,
-    parts_of,
     too_large,
 )
 from penstock.sdk.held_jobs import HeldJob, ReservationContext
-from penstock.sdk.turns import Carriers, Turns
 from streams.clock import monotonic_s
 from streams.job_messages import MOST_JOBS, NewJob, State, body_of, encode_new_job, is_json
 from streams.nonces import fresh_nonce
@@ -54,6 +54,7 @@ if TYPE_CHECKING:
 
 __all__ = ["HeldJob", "Jobs", "ReservationContext", "new_job"]
 
+_T = TypeVar("_T")
 AT_ONCE = 8
 """Parts of a long list that are on their way at the same time."""
 MOST_IN_PART = 128
@@ -137,10 +138,9 @@ class Jobs:
 
     def __init__(self, service: ServiceClient) -> None:
         self._service = service
-        self.carriers = carriers = Carriers()
+        self.carriers = carriers = Carriers(Unavailable, Timeout)
         self.direct: DirectAdds | None = None
         """Set if this client stores jobs by itself."""
-        self._direct_adds = Turns(carriers, self._add_direct, most_size=lambda: MOST_JOBS, most=MOST_DIRECT)
         self._adds = Turns(carriers, self._send_adds, most_size=self._room, most=MOST_IN_PART)
         self._settles = Turns(carriers, self._send_settles, most_size=self._room, most=MOST_IN_PART)
         self._reserves = Turns(
@@ -177,9 +177,9 @@ class Jobs:
         if (refusal := too_large(job)) is not None:
             return refusal
         if self.direct is not None and self.direct.takes(job):
-            return await self._direct_adds.call(job, size=1)
+            return await self.direct.add_one(job)
         encoded = encode_new_job(job)
-        return await self._adds.call(encoded, size=len(encoded) + 1)
+        return await self._adds.call(encoded, size=len(encoded) + 1, kind=None)
 
     async def add_many(self, jobs: Iterable[NewJob]) -> builtins.list[Added | NotAdded]:
         """Add jobs, and return the result of each, in order. The client sends them in parts that fit into a message.
@@ -204,17 +204,13 @@ class Jobs:
                 for part in parts_of([len(job) + 1 for job in encoded], self._room(), MOST_IN_PART):
                     tasks.start_soon(send, there[part], partial(self._send_adds, None, encoded[part]))
                 for part in parts_of([1] * len(here), MOST_JOBS, MOST_DIRECT):
-                    some = [named[at] for at in here[part]]
-                    tasks.start_soon(send, here[part], partial(self._add_direct, None, some))
+                    assert direct is not None
+                    tasks.start_soon(send, here[part], partial(direct.add, [named[at] for at in here[part]]))
         return [answer for answer in answers if answer is not None]
 
-    async def _add_direct(self, _kind: Hashable, jobs: Sequence[NewJob]) -> builtins.list[Added | NotAdded]:
-        assert self.direct is not None
-        return await self.direct.add(jobs)
-
-    async def _send_adds(self, _kind: Hashable, jobs: Sequence[bytes]) -> builtins.list[Added | NotAdded]:
+    async def _send_adds(self, _kind: None, jobs: Sequence[bytes]) -> builtins.list[Added | NotAdded]:
         answered = await self._service.request("add", b"[%b]" % b",".join(jobs))
-        answers = add_answers(answered.payload)
+        answers = _one_each(add_answers(answered.payload), jobs)
         return [_known(answer, answered.is_repeated) for answer in answers] if answered.is_repeated else answers
 
     # ---- holding
@@ -256,9 +252,8 @@ class Jobs:
             await anyio.sleep(pause_s)
             left_ms = max(0, round((left_s - pause_s) * 1000))
 
-    async def _send_reserves(self, wish: Hashable, wanted: Sequence[_Wanted]) -> builtins.list[_Dealt]:
+    async def _send_reserves(self, wish: _Wish, wanted: Sequence[_Wanted]) -> builtins.list[_Dealt]:
         """Reserve for several callers, until the first of them has waited long enough."""
-        assert isinstance(wish, _Wish)
         most = [one.most for one in wanted]
         wait_ms = min(one.wait_ms for one in wanted)
         ask: dict[str, object] = {
@@ -348,12 +343,11 @@ class Jobs:
             _mark(verb, job, answer)
         return answers
 
-    async def _send_settles(self, settling: Hashable, receipts: Sequence[bytes]) -> builtins.list[JobReply]:
-        assert isinstance(settling, _Settling)
+    async def _send_settles(self, settling: _Settling, receipts: Sequence[bytes]) -> builtins.list[JobReply]:
         more = b"" if settling.more == b"{}" else b"," + settling.more[1:-1]
         payload = b'{"receipts":[%b]%b}' % (b",".join(receipts), more)
         answered = await self._service.request(settling.verb, payload, timeout_s=settling.timeout_s)
-        answers = decode(answered.payload, Answers).answers
+        answers = _one_each(decode(answered.payload, Answers).answers, receipts)
         if answered.is_repeated:
             answers = [_in_doubt(answer) if answer.code in ("stale", "unavailable") else answer for answer in answers]
         return answers
@@ -431,6 +425,12 @@ class Jobs:
 def _named(job: NewJob) -> NewJob:
     """Return the job with a nonce for this call."""
     return job if job.nonce else replace(job, nonce=fresh_nonce())
+
+
+def _one_each(answers: builtins.list[_T], calls: Sequence[object]) -> builtins.list[_T]:
+    if len(answers) != len(calls):
+        raise PenstockError(f"{len(calls)} calls have {len(answers)} answers; is the service of another version?")
+    return answers
 
 
 def _mark(verb: str, job: HeldJob | str, answer: JobReply) -> None:

@@ -67,6 +67,14 @@ class DirectAdds:
         except StreamError as error:
             raise client_error(error) from error
 
+    async def add_one(self, job: NewJob) -> Added | NotAdded:
+        """Add a job that it takes, together with others of the same turn of the loop."""
+        assert self._adding is not None
+        try:
+            return await self._adding.add_one(job)
+        except StreamError as error:
+            raise client_error(error) from error
+
     async def run(self) -> None:
         """Open it, and again when it fails. The first failure ends it, and is raised by `opened`."""
         failures = 0
@@ -91,7 +99,7 @@ class DirectAdds:
             await tasks.start(HealthWatch(connection, health=self._health).run)
             await tasks.start(clock.run)
             await tasks.start(topics.run)
-            self._adding = Adding(
+            adding = self._adding = Adding(
                 store=JobStore(connection, publisher, namespace, clock),
                 topics=topics,
                 copies=Copies(connection, lambda _topic: ()),
@@ -101,6 +109,11 @@ class DirectAdds:
             self._topics = topics
             if not self.opened.done():
                 self.opened.set_result(None)
+            try:
+                await anyio.sleep_forever()
+            finally:
+                with anyio.CancelScope(shield=True):
+                    await adding.close()
 
     @property
     def _health(self) -> Callable[[], Awaitable[StoreHealth | None]]:

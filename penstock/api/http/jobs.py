@@ -67,7 +67,7 @@ async def _add_one(shared: GatewayState, call: HttpCall, topic: str) -> HttpAnsw
     wanted = [picked(NewJob, asked, topic=topic, nonce=call.key)]
     with shared.load.work("add", call.caller.key):
         await shared.quotas.check(call.caller, topic, wanted)
-        (told,) = await shared.desk.add(wanted)
+        told = await shared.desk.add_one(wanted[0])
     item = item_of(call, told)
     if item.state is UNSET:
         raise problem_of(item)

@@ -128,7 +128,7 @@ async def _add(shared: GatewayState, call: HttpCall, command: Add) -> Reply:
     )
     with shared.load.work("add", call.caller.key):
         await shared.quotas.check(call.caller, job.topic, [job])
-        (told,) = await shared.desk.add([job])
+        told = await shared.desk.add_one(job)
     item = item_of(call, told)
     if item.status == 429 or item.status >= 500:
         raise problem_of(item)

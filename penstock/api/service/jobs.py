@@ -36,7 +36,7 @@ from penstock.api.forms.reading import Malformed
 from penstock.api.replies import encode, refused
 from penstock.api.service.calls import Question
 from penstock.api.settling import SETTLES
-from streams.job_messages import AGE_HEADER, MEMORY_HEADER, MOST_JOBS, FirstTry
+from streams.job_messages import AGE_HEADER, MEMORY_HEADER, MOST_JOBS, FirstTry, NewJob
 from streams.micro import RequestRefused
 
 ROOM = 16 * 1024
@@ -47,6 +47,8 @@ ROOM_EACH = 400
 
 async def add(desk: JobDesk, _ask: None, question: Question) -> object:
     jobs, is_single = read_jobs(question.request.payload)
+    if is_single and isinstance(jobs[0], NewJob):
+        return _only([await desk.add_one(jobs[0], first=_first_try(question))])
     asked = [job for job in jobs if not isinstance(job, NotAdded)]
     added = iter(await desk.add(asked, first=_first_try(question)))
     answers = [job if isinstance(job, NotAdded) else next(added) for job in jobs]

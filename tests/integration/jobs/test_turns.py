@@ -18,9 +18,9 @@ from penstock.sdk.client import Client
 from penstock.sdk.client_jobs import MOST_IN_PART
 from penstock.sdk.held_jobs import HeldJob
 from streams.connection import Connection
-from streams.errors import OutcomeUnknown, Refused
+from streams.errors import Disconnected, OutcomeUnknown, Refused
 from streams.frames import Message
-from streams.job_messages import LARGEST_BODY
+from streams.job_messages import LARGEST_BODY, NewJob
 from streams.server import EmbeddedServer
 from streams.specs import wanted
 from streams.topology import apply
@@ -220,6 +220,31 @@ async def test_the_answer_to_a_turn_that_is_lost_is_asked_for_again(
     assert [isinstance(answer, Added) and answer.is_new for answer in added] == [True] * 20
     assert isinstance(kept, penstock.Timeout), "of the first try nobody knows whether it made the one that is there"
     assert (await office.desk.count(TOPIC)).ready == 21
+
+
+async def test_callers_of_one_desk_that_come_in_one_turn_are_added_for_together(
+    office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the gateway calls it, for programs that know nothing of one another."""
+    steps: list[int] = []
+    add_many = office.store.add_many
+
+    async def count(adds: Any, **more: Any) -> Any:
+        steps.append(len(adds))
+        return await add_many(adds, **more)
+
+    monkeypatch.setattr(office.store, "add_many", count)
+    await office.add("taken", body=1)
+    topics = [TOPIC, "a b", *[TOPIC] * 8]
+    jobs = [NewJob(topic=topic, id=f"{n}", body=Raw(b"2"), delay_ms=n - 1) for n, topic in enumerate(topics)]
+    jobs[5] = NewJob(topic=TOPIC, id="taken", body=Raw(b"2"), on_same="error")
+    answers = await asyncio.gather(*(office.desk.add_one(job) for job in jobs))
+    assert [answer.code for answer in answers] == ["bad", "bad", "ok", "ok", "ok", "exists", *["ok"] * 4]
+    assert [answer.id for answer in answers] == [job.id for job in jobs]
+    assert steps == [1, 8]
+    await office.desk.close()
+    ended = await asyncio.gather(*(office.desk.add_one(job) for job in jobs), return_exceptions=True)
+    assert {type(error) for error in ended} == {Disconnected}
 
 
 # ---- kills

@@ -3,7 +3,6 @@
 import json
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta, timezone
-from itertools import pairwise
 from typing import Any, get_type_hints
 
 import pytest
@@ -19,7 +18,7 @@ from actors.runtime.rules.setting_values import Duration
 from penstock.api.forms.jobs import CountAsk, FinishAsk, JobOptions, JobToAdd, OutboxOptions, read_jobs
 from penstock.api.forms.reading import Malformed, read_ask
 from penstock.errors import PenstockError, UsageError
-from penstock.sdk.client_forms import add_answers, dealt, encode, millis, moment_ms, parts_of, too_large
+from penstock.sdk.client_forms import add_answers, dealt, encode, millis, moment_ms, too_large
 from streams.job_messages import LARGEST_BODY, NewJob, encode_new_job
 
 
@@ -65,17 +64,6 @@ def test_nothing_stands_for_no_fields() -> None:
 
 
 # ---- the client's side
-
-
-@given(st.lists(st.integers(0, 1200), max_size=40), st.integers(1, 2000), st.integers(1, 9))
-def test_parts_hold_everything_once_in_order_and_fit(sizes: list[int], most_size: int, most: int) -> None:
-    parts = [sizes[part] for part in parts_of(sizes, most_size, most)]
-    assert [one for part in parts for one in part] == sizes
-    for part in parts:
-        assert 1 <= len(part) <= most
-        assert len(part) == 1 or sum(part) <= most_size
-    for part, following in pairwise(parts):
-        assert len(part) == most or sum(part) + following[0] > most_size, "none is cut before it is full"
 
 
 @given(st.lists(st.integers(), max_size=30), st.lists(st.integers(1, 5), max_size=9))

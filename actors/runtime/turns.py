@@ -1,40 +1,39 @@
-"""Calls that a program makes in the same turn of its event loop travel together.
+"""Calls that are made in the same turn of the event loop travel together.
 
 Nothing is delayed for it: the calls leave when the turn is over, cut into requests by their bytes and their number.
 Each call has its own answer, or its own error. In a request the calls stand in the order in which they were made.
 
 A call that was alone in its turn is carried by its own caller, who may be cancelled over it. Calls that travel together
-are carried by a task of the client, since each of their callers may leave while others wait. Its outcome goes to the
-callers, so nobody else has to see it fail. When all of them have left, it is cancelled. The client cancels what is
-left when it closes. It has no task group for them, since programs open and close clients in different tasks.
+are carried by a task of their own, since each of their callers may leave while others wait. Its outcome goes to the
+callers, so nobody else has to see it fail. When all of them have left, it is cancelled. A close cancels what is left.
+There is no task group, since programs open and close clients in different tasks.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Hashable, Sequence
 from typing import Generic, TypeVar
 
-from penstock.errors import PenstockError, Timeout, Unavailable
-from penstock.sdk.client_forms import parts_of
-
-__all__ = ["Carriers", "Turns"]
+from actors.runtime.rules.parts import parts_of
 
 _C = TypeVar("_C")
 _A = TypeVar("_A")
-CLOSED = "the client is closed"
+_K = TypeVar("_K", bound=Hashable)
+CLOSED = "closed meanwhile"
 
 
 class Carriers:
-    """The tasks of one client that carry calls."""
+    """The tasks that carry calls. What a close meets ends with the errors `not_done` and `unknown`."""
 
-    def __init__(self) -> None:
+    def __init__(self, not_done: Callable[[str], Exception], unknown: Callable[[str], Exception]) -> None:
+        self.not_done, self.unknown = not_done, unknown
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_closed = False
 
     def start(self, carry: Coroutine[None, None, None]) -> "asyncio.Task[None]":
-        """Start a task. Raises Unavailable after the close."""
+        """Start a task. Raises `not_done` after the close."""
         if self._is_closed:
             carry.close()
-            raise Unavailable(f"{CLOSED}; nothing was done")
+            raise self.not_done(f"{CLOSED}; nothing was done")
         task = asyncio.get_running_loop().create_task(carry)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -49,24 +48,24 @@ class Carriers:
             await asyncio.wait(tuple(self._tasks))
 
 
-class _Ride(Generic[_C, _A]):
+class _Ride(Generic[_K, _C, _A]):
     """One call on its way. Its future ends with the answer, or with None: the call is alone, and its caller carries
     it. `carrier`: the task that carries it together with others."""
 
     __slots__ = ("call", "carrier", "ended", "kind", "size")
 
-    def __init__(self, call: _C, size: int, kind: Hashable) -> None:
+    def __init__(self, call: _C, size: int, kind: _K) -> None:
         self.call = call
         self.size = size
         self.kind = kind
         self.ended: asyncio.Future[_A | None] = asyncio.get_running_loop().create_future()
-        self.carrier: _Carrier[_C, _A] | None = None
+        self.carrier: _Carrier[_K, _C, _A] | None = None
 
 
-class _Carrier(Generic[_C, _A]):
+class _Carrier(Generic[_K, _C, _A]):
     """A task, and what it carries."""
 
-    def __init__(self, rides: Sequence[_Ride[_C, _A]]) -> None:
+    def __init__(self, rides: Sequence[_Ride[_K, _C, _A]]) -> None:
         self.rides = rides
         self.task: asyncio.Task[None] | None = None
 
@@ -75,14 +74,14 @@ class _Carrier(Generic[_C, _A]):
             self.task.cancel()
 
 
-class Turns(Generic[_C, _A]):
+class Turns(Generic[_K, _C, _A]):
     """The calls of one operation. `send(kind, calls)` sends calls of one kind, and returns their answers in the same
     order. `most_size` and `most`: limits of one request. `lost` gets the answer to a call whose caller has left."""
 
     def __init__(
         self,
         carriers: Carriers,
-        send: Callable[[Hashable, Sequence[_C]], Awaitable[Sequence[_A]]],
+        send: Callable[[_K, Sequence[_C]], Awaitable[Sequence[_A]]],
         *,
         most_size: Callable[[], int],
         most: int,
@@ -93,13 +92,13 @@ class Turns(Generic[_C, _A]):
         self._most_size = most_size
         self._most = most
         self._lost = lost
-        self._boarding: list[_Ride[_C, _A]] = []
+        self._boarding: list[_Ride[_K, _C, _A]] = []
 
-    async def call(self, call: _C, *, size: int, kind: Hashable = None) -> _A:
+    async def call(self, call: _C, *, size: int, kind: _K) -> _A:
         """Return the answer to one call. Calls of the same `kind` may travel together. Raises what `send` raises."""
         if not self._boarding:
             asyncio.get_running_loop().call_soon(self._depart)
-        ride: _Ride[_C, _A] = _Ride(call, size, kind)
+        ride: _Ride[_K, _C, _A] = _Ride(call, size, kind)
         self._boarding.append(ride)
         try:
             answer = await ride.ended
@@ -114,7 +113,7 @@ class Turns(Generic[_C, _A]):
     def _depart(self) -> None:
         """The turn is over."""
         boarding, self._boarding = self._boarding, []
-        kinds: dict[Hashable, list[_Ride[_C, _A]]] = {}
+        kinds: dict[_K, list[_Ride[_K, _C, _A]]] = {}
         for ride in boarding:
             if not ride.ended.done():  # else its caller has left, and nothing was sent
                 kinds.setdefault(ride.kind, []).append(ride)
@@ -123,7 +122,7 @@ class Turns(Generic[_C, _A]):
             for part in parts_of(sizes, self._most_size(), self._most):
                 self._take(kind, rides[part])
 
-    def _take(self, kind: Hashable, rides: Sequence[_Ride[_C, _A]]) -> None:
+    def _take(self, kind: _K, rides: Sequence[_Ride[_K, _C, _A]]) -> None:
         if len(rides) == 1:
             rides[0].ended.set_result(None)
             return
@@ -132,14 +131,14 @@ class Turns(Generic[_C, _A]):
             ride.carrier = carrier
         try:
             carrier.task = self._carriers.start(self._carry(kind, rides))
-        except Unavailable as error:
+        except Exception as error:
             _fail(rides, error)
 
-    async def _carry(self, kind: Hashable, rides: Sequence[_Ride[_C, _A]]) -> None:
+    async def _carry(self, kind: _K, rides: Sequence[_Ride[_K, _C, _A]]) -> None:
         try:
             answers = await self._answers(kind, [ride.call for ride in rides])
         except asyncio.CancelledError:
-            _fail(rides, Timeout(f"{CLOSED}; it may have been done"))
+            _fail(rides, self._carriers.unknown(f"{CLOSED}; it may have been done"))
             raise
         except Exception as error:  # it is the callers' who wait
             _fail(rides, error)
@@ -150,13 +149,13 @@ class Turns(Generic[_C, _A]):
             else:
                 ride.ended.set_result(answer)
 
-    async def _answers(self, kind: Hashable, calls: Sequence[_C]) -> Sequence[_A]:
+    async def _answers(self, kind: _K, calls: Sequence[_C]) -> Sequence[_A]:
         answers = await self._send(kind, calls)
         if len(answers) != len(calls):
-            raise PenstockError(f"{len(calls)} calls have {len(answers)} answers; is the service of another version?")
+            raise ValueError(f"{len(calls)} calls have {len(answers)} answers")
         return answers
 
-    def _left(self, ride: _Ride[_C, _A]) -> None:
+    def _left(self, ride: _Ride[_K, _C, _A]) -> None:
         """Forget a caller that was cancelled, perhaps with its answer on the way."""
         if not ride.ended.cancelled() and ride.ended.done() and ride.ended.exception() is None:
             answer = ride.ended.result()
@@ -166,7 +165,7 @@ class Turns(Generic[_C, _A]):
             ride.carrier.leave_if_empty()
 
 
-def _fail(rides: Sequence[_Ride[_C, _A]], error: Exception) -> None:
+def _fail(rides: Sequence[_Ride[_K, _C, _A]], error: Exception) -> None:
     for ride in rides:
         if not ride.ended.done():
             ride.ended.set_exception(_own(error))

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.errors import NotAccepted, PenstockError, Timeout, Unavailable
-from penstock.sdk.turns import Carriers, Turns
+from actors.runtime.turns import Carriers, Turns
+from penstock.errors import NotAccepted, Timeout, Unavailable
 
 
 class Service:
@@ -17,7 +17,7 @@ class Service:
     callers had left."""
 
     def __init__(self, *, most_size: int = 1_000, most: int = 100) -> None:
-        self.carriers = Carriers()
+        self.carriers = Carriers(Unavailable, Timeout)
         self.requests: list[tuple[Hashable, list[int]]] = []
         self.lost: list[str] = []
         self.bad: set[int] = set()
@@ -25,7 +25,7 @@ class Service:
         self.asked = asyncio.Event()
         self.go = asyncio.Event()
         self.go.set()
-        self.turns: Turns[int, str] = Turns(
+        self.turns: Turns[Hashable, int, str] = Turns(
             self.carriers, self._send, most_size=lambda: most_size, most=most, lost=self.lost.append
         )
 
@@ -161,5 +161,5 @@ async def test_answers_that_do_not_fit_the_calls_are_nobodys() -> None:
 
     service.turns._send = too_few
     for task in service.begin(1, 2):
-        with pytest.raises(PenstockError, match="2 calls have 1 answers"):
+        with pytest.raises(ValueError, match="2 calls have 1 answers"):
             await task
