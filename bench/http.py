@@ -33,26 +33,26 @@ HEAD = "POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/jso
 
 async def run() -> Result:
     """Measure all of it on one node with the roles that jobs need."""
-    port = _free_port()
+    port = free_port()
     os.environ["PENSTOCK_HTTP"] = f"127.0.0.1:{port}"
     async with fetch_bench() as bench:
         await bench.node("node1", "--roles", "timer,desk,gateway")
-        await _until_open(port)
-        singles = await _rounds(port, AT_ONCE, SINGLES, _single)
-        batches = [BATCH * rate for rate in await _rounds(port, BATCHES_AT_ONCE, BATCHES, _batch)]
-        delayed = [BATCH * rate for rate in await _rounds(port, BATCHES_AT_ONCE, BATCHES, _delayed_batch)]
+        await until_open(port)
+        singles = await rounds(port, AT_ONCE, SINGLES, single)
+        batches = [BATCH * rate for rate in await rounds(port, BATCHES_AT_ONCE, BATCHES, _batch)]
+        delayed = [BATCH * rate for rate in await rounds(port, BATCHES_AT_ONCE, BATCHES, _delayed_batch)]
         waits_ms = await _polls(port)
         stored = await _stored(bench)
     p50_ms, p99_ms = statistics.median(waits_ms), statistics.quantiles(waits_ms, n=100)[98]
-    single, batch = statistics.median(singles), statistics.median(batches)
+    one_a_call, batch = statistics.median(singles), statistics.median(batches)
     is_sound = stored == (ROUNDS + 1) * (SINGLES + 2 * BATCHES * BATCH) + POLLS
     return Result(
         what="jobs of 200 B added over HTTP through one node, in batches of 500",
         ours=round(batch),
         target=f">= {BATCH_REACH:,}/s, one a call >= {SINGLE_REACH:,}/s, long poll p50 <= {POLL_MS:g} ms",
-        ok=is_sound and single >= SINGLE_REACH and batch >= BATCH_REACH and p50_ms <= POLL_MS,
+        ok=is_sound and one_a_call >= SINGLE_REACH and batch >= BATCH_REACH and p50_ms <= POLL_MS,
         more={
-            "one_a_call": round(single),
+            "one_a_call": round(one_a_call),
             "with_a_delay": round(statistics.median(delayed)),
             "long_poll_p50_ms": round(p50_ms, 2),
             "long_poll_p99_ms": round(p99_ms, 2),
@@ -93,7 +93,7 @@ async def _connections(port: int, count: int) -> AsyncIterator[list[Connection]]
 Make = Callable[[int, int], tuple[str, object]]
 
 
-def _single(number: int, at: int) -> tuple[str, object]:
+def single(number: int, at: int) -> tuple[str, object]:
     return "/v1/topics/singles/jobs", {"id": f"{number}-{at}", "delay_ms": 3_600_000, "body": BODY}
 
 
@@ -108,7 +108,7 @@ def _delayed_batch(number: int, at: int) -> tuple[str, object]:
     return "/v1/topics/delayed/jobs", jobs
 
 
-async def _rounds(port: int, at_once: int, calls: int, make: Make) -> list[float]:
+async def rounds(port: int, at_once: int, calls: int, make: Make) -> list[float]:
     """Return the calls a second of each counted round."""
     rates = []
     async with _connections(port, at_once) as connections:
@@ -149,13 +149,13 @@ async def _polls(port: int) -> list[float]:
     return waits_ms
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with closing(socket.socket()) as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
-async def _until_open(port: int) -> None:
+async def until_open(port: int) -> None:
     while True:
         try:
             _, writer = await asyncio.open_connection("127.0.0.1", port)
