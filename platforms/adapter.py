@@ -203,6 +203,7 @@ class Declaration(Struct, frozen=True):
     again_ms: when closed windows are looked at once more. sweep_ms: how often everything is read again, 0 for never.
     has_times: rows have the time by which the window selects.
     account: the names that an account's values must have. granted: those that a login brings, before any other request.
+    for_login: of `account`, what only the login needs. An account that has all of `granted` can do without.
     detail_batch: the list is partial, and a detail request takes so many keys (see `Detailing`). 0: the list is whole.
     lists: how many lists a window is read from (see `ManyLists`).
     is_version_ordered: False when the version is `content_version`, which shows only that a state differs.
@@ -221,6 +222,7 @@ class Declaration(Struct, frozen=True):
     account: tuple[str, ...] = ()
     has_times: bool = True
     granted: tuple[str, ...] = ()
+    for_login: tuple[str, ...] = ()
     detail_batch: NotNegative = 0
     lists: Positive = 1
     is_version_ordered: bool = True

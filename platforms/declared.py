@@ -190,6 +190,9 @@ class DeclaredLoginAdapter(DeclaredAdapter):
             return None if ruled == "fine" else ruled
         usual = usual_outcome(response, longest_wait_ms=self._declaration.longest_wait_ms)
         if usual is None and response.body and self._login is not None and self._login.reads_body:
+            text = response.body.strip()
+            if self._login.reads_text and len(text) > 1 and text[:1] == text[-1:] == b'"':
+                return None
             return json_outcome(response)  # half an answer has no token, and that is nobody's mistake
         return None if usual is None else with_text(usual, response)
 
@@ -205,8 +208,8 @@ def _account_names(call: CompiledRequest, detail: DetailCall | None) -> tuple[st
 
 def _needed(
     file: AdapterFile, own: tuple[str, ...], login: LoginCall | None
-) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the account values that a person gives, and those that a login brings."""
+) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
+    """Return the account values that a person gives, those that a login brings, and those that only it needs."""
     given, granted = set(own), set[str]()
     if login is not None:
         granted = given.intersection(login.takes)
@@ -214,7 +217,8 @@ def _needed(
         granted -= login.account_names
     if not file.request.base_url:
         given.add("base_url")
-    return tuple(sorted(given)), tuple(sorted(granted))
+    for_login = set[str]() if login is None else login.account_names - set(own)
+    return tuple(sorted(given)), tuple(sorted(granted)), tuple(sorted(for_login))
 
 
 def _kept_number(text: str | None, *, is_number: bool) -> str | int | None:
@@ -308,7 +312,9 @@ def _version_part(file: AdapterFile) -> VersionPart:
     return file.record.version if file.detail is None or file.detail.version is None else file.detail.version
 
 
-def _declaration(file: AdapterFile, account: tuple[str, ...], granted: tuple[str, ...]) -> Declaration:
+def _declaration(
+    file: AdapterFile, account: tuple[str, ...], granted: tuple[str, ...], for_login: tuple[str, ...]
+) -> Declaration:
     window, pages = file.window, file.pages
     bounds = Bounds(window.lower, window.upper, int(window.step), int(window.clock), _style("window", window))
     return Declaration(
@@ -336,6 +342,7 @@ def _declaration(file: AdapterFile, account: tuple[str, ...], granted: tuple[str
         has_times=file.record.modified is not None,
         account=account,
         granted=granted,
+        for_login=for_login if granted else (),
         is_version_ordered=_version_part(file).kind != "hash",
         detail_batch=0 if file.detail is None else file.detail.batch,
         largest_row=file.record.largest,

@@ -197,7 +197,8 @@ class DetailPart(Struct, frozen=True, forbid_unknown_fields=True):
 
 class LoginPart(Struct, frozen=True, forbid_unknown_fields=True):
     """A request that brings credentials. take: names of account values, and where the answer has each one: a path in
-    its body, `header:NAME`, or `cookie:NAME`. They replace the account's own values of these names."""
+    its body, `body:` for a body that is the token alone, `header:NAME`, or `cookie:NAME`. They replace the account's
+    own values of these names."""
 
     request: RequestPart
     take: dict[str, str]

@@ -277,11 +277,12 @@ def _shift(times: Sequence[int], earliest: int, latest: int) -> int:
     """Return by how much all times lie beside the window, in whole quarters of an hour, as zones do. 0: they do not."""
     if max(times) - min(times) > latest - earliest or len(times) < 2:
         return 0
-    for quarters in range(1, _FARTHEST_MS // _QUARTER_MS + 1):
-        for shift in (quarters * _QUARTER_MS, -quarters * _QUARTER_MS):
-            if all(earliest <= at_ms - shift <= latest for at_ms in times):
-                return shift
-    return 0
+    off = (max(times) + min(times) - earliest - latest) / 2
+    quarters = range(-_FARTHEST_MS // _QUARTER_MS, _FARTHEST_MS // _QUARTER_MS + 1)
+    shifts = [each * _QUARTER_MS for each in quarters if each]
+    fitting = [shift for shift in shifts if all(earliest <= at_ms - shift <= latest for at_ms in times)]
+    # most zones are whole hours apart, and the rows of a window fill it
+    return min(fitting, key=lambda shift: (shift % (4 * _QUARTER_MS) > 0, abs(shift - off)), default=0)
 
 
 def sent(file: AdapterFile, placeholder: str) -> str:

@@ -50,6 +50,7 @@ def combined(declared: Sequence[Declaration]) -> Declaration:
         pages=pages,
         account=tuple(sorted({name for each in declared for name in each.account})),
         granted=tuple(sorted({name for each in declared for name in each.granted})),
+        for_login=tuple(sorted(set(first.for_login).intersection(*(each.for_login for each in declared)))),
         has_times=all(each.has_times for each in declared),
         lists=len(declared),
     )

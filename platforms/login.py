@@ -23,6 +23,7 @@ class LoginCall:
         self.request = CompiledRequest("login.request", part.request, part.auth, KNOWN)
         self.takes = tuple(part.take)
         self.reads_body = any(not place.startswith(("header:", "cookie:")) for place in part.take.values())
+        self.reads_text = "body:" in part.take.values()
         if not part.take:
             raise BadDeclaration("login.take", 'names no account value; write access_token = "access_token"')
         self._readers = {name: _reader(f"login.take.{name}", place) for name, place in part.take.items()}
@@ -42,6 +43,8 @@ class LoginCall:
 
 def _reader(where: str, place: str) -> Callable[[Response], str]:
     kind, colon, name = place.partition(":")
+    if place == "body:":
+        return _whole_body
     if colon and kind in ("header", "cookie") and name:
         if kind == "header":
             return lambda response: response.headers.get(name.lower(), "")
@@ -58,6 +61,15 @@ def _reader(where: str, place: str) -> Callable[[Response], str]:
         return "" if value is None else str(value)
 
     return read
+
+
+def _whole_body(response: Response) -> str:
+    """Return a body that is nothing but the token, as text in JSON."""
+    try:
+        value = read_json(msgspec.json.decode, response.body)
+    except (msgspec.DecodeError, RecursionError):
+        return ""
+    return value if isinstance(value, str) else ""
 
 
 def _cookie(header: str, wanted: str) -> str:

@@ -112,7 +112,10 @@ def check_account(source: SourceKey | None, adapter: Adapter, account: Mapping[s
         raise UsageError(f"{source or 'trial'}: {len(account)} account values; at most {MOST_VALUES}")
     for name, value in account.items():
         _check_value(name, value)
-    missing = [name for name in adapter.declaration.account if name not in account]
+    declared = adapter.declaration
+    needs_no_login = declared.granted and all(name in account for name in declared.granted)
+    spared = declared.for_login if needs_no_login else ()
+    missing = [name for name in declared.account if name not in account and name not in spared]
     if missing:
         given = nearest(missing[0], account) if account else ""
         raise UsageError(

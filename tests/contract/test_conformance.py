@@ -20,7 +20,7 @@ from penstock.admin.coverage import Coverage
 from platforms.mall.dialects.registry import DIALECTS
 from platforms.mall.listing import middle_ms
 from platforms.mall.server import Mall
-from platforms.registry import adapter_names
+from platforms.registry import adapter_named, adapter_names
 from streams.connection import Connection
 from streams.publisher import Publisher
 from tests.contract.players import BERLIN_BACK_MS, HOUR_MS
@@ -102,7 +102,7 @@ def platform_case(name: str, orders: int) -> Case:
         mall["page_size"] = 10
     account = {"access_token": "token-7-1", **dialect.account}
     if "login" in table:  # the first request is a login, and its token does not last
-        del account["access_token"]
+        account = {key: value for key, value in account.items() if key not in adapter_named(name).declaration.granted}
         mall["token_requests"] = max(12, orders // 100)
     return Case(f"conf-{name}", {**table, "rate": [], "errors": errors}, mall, account, dialect.base)
 

@@ -107,6 +107,8 @@ class Dialect(NamedTuple):
 
 # ---- logins
 
+FIRST_TOKEN = "token-7-1"
+"""The first token of a mall with the usual seed."""
 REFRESH_TOKEN = "refresh-token"
 
 

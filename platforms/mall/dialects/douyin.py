@@ -6,7 +6,18 @@ import hashlib
 import hmac
 import json
 
-from platforms.mall.dialects.dialect import Answer, Clerk, Dialect, Inquiry, MallCall, MallRefusal, number_key, wall_ms
+from platforms.mall.dialects.dialect import (
+    REFRESH_TOKEN,
+    Answer,
+    Clerk,
+    Dialect,
+    Inquiry,
+    MallCall,
+    MallRefusal,
+    grant,
+    number_key,
+    wall_ms,
+)
 
 SECRET = "douyin-secret"
 _METHOD = "order.searchList"
@@ -23,6 +34,9 @@ def answer(call: MallCall, clerk: Clerk) -> Answer:
     text = SECRET + "".join(name + form.get(name, "") for name in _SIGNED) + SECRET
     if form.get("sign") != hmac.new(SECRET.encode(), text.encode(), hashlib.sha256).hexdigest():
         raise _refuse(40003, "isv.signature-invalid", "sign is wrong")
+    if (call.path, form.get("method")) == ("/token/refresh", "token.refresh"):
+        said = grant(clerk, json.loads(form["param_json"]).get("refresh_token"))
+        return Answer({"code": 10000, "msg": "success", "data": said.content}, kind="login")
     if form.get("access_token") != clerk.token:
         raise _refuse(40003, "isv.access-token-expired", "access_token is no longer valid")
     try:
@@ -56,7 +70,7 @@ def spoil(retry_after_s: int) -> Answer:
 DOUYIN = Dialect(
     "douyin",
     {"grain_ms": 1000, "lower": "includes", "upper": "includes", "page_size": 100},
-    {"app_key": "dy-app", "app_secret": SECRET},
+    {"app_key": "dy-app", "app_secret": SECRET, "refresh_token": REFRESH_TOKEN},
     answer,
     spoil,
 )

@@ -6,6 +6,8 @@ import hashlib
 import json
 
 from platforms.mall.dialects.dialect import (
+    FIRST_TOKEN,
+    REFRESH_TOKEN,
     Answer,
     Clerk,
     Dialect,
@@ -13,13 +15,14 @@ from platforms.mall.dialects.dialect import (
     MallCall,
     MallRefusal,
     count,
+    grant,
     number_key,
     wall,
     wall_ms,
 )
 
 SECRET = "jd-secret"
-TOKEN = "jd-token"
+KEY = "jd-app"
 _METHOD = "jingdong.pop.order.search"
 _MONTH_MS = 31 * 86_400_000
 
@@ -31,10 +34,14 @@ def _refuse(code: str, message: str) -> MallRefusal:
 
 def answer(call: MallCall, clerk: Clerk) -> Answer:
     form = {**call.query, **call.form}
+    if call.path == "/oauth2/refresh_token":
+        if (form.get("app_key"), form.get("app_secret"), form.get("grant_type")) != (KEY, SECRET, "refresh_token"):
+            raise MallRefusal(Answer({"code": 402, "msg": "app_secret is wrong"}, 401, kind="refused"))
+        return grant(clerk, form.get("refresh_token"))
     text = "".join(name + form[name] for name in sorted(form) if name != "sign")
     if form.get("sign") != hashlib.md5((SECRET + text + SECRET).encode()).hexdigest().upper():
         raise _refuse("12", "Invalid signature")
-    if form.get("access_token") != TOKEN:
+    if form.get("access_token") != clerk.token:
         raise _refuse("19", "Invalid access_token")
     try:
         asked = json.loads(form["360buy_param_json"])
@@ -66,7 +73,7 @@ def spoil(retry_after_s: int) -> Answer:
 JD = Dialect(
     "jd",
     {"grain_ms": 1000, "lower": "includes", "upper": "includes", "page_size": 100},
-    {"app_key": "jd-app", "app_secret": SECRET, "access_token": TOKEN},
+    {"app_key": KEY, "app_secret": SECRET, "access_token": FIRST_TOKEN, "refresh_token": REFRESH_TOKEN},
     answer,
     spoil,
 )

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 from platforms.mall.dialects.dialect import (
+    FIRST_TOKEN,
     Answer,
     Clerk,
     Dialect,
@@ -17,7 +19,7 @@ from platforms.mall.dialects.dialect import (
     wall_ms,
 )
 
-TOKEN = "magento-token"
+PASSWORD = "magento-password"
 _PART = re.compile(r"searchCriteria\[filter_groups\]\[(\d+)\]\[filters\]\[(\d+)\]\[(\w+)\]")
 
 
@@ -26,7 +28,11 @@ def _refuse(status: int, message: str) -> MallRefusal:
 
 
 def answer(call: MallCall, clerk: Clerk) -> Answer:
-    if call.headers.get("authorization") != f"Bearer {TOKEN}":
+    if (call.method, call.path) == ("POST", "/rest/V1/integration/admin/token"):
+        if json.loads(call.body) != {"username": "reader", "password": PASSWORD}:
+            raise _refuse(401, "The account sign-in was incorrect.")
+        return Answer(clerk.token, kind="login")
+    if call.headers.get("authorization") != f"Bearer {clerk.token}":
         raise _refuse(401, "The consumer isn't authorized to access %resources.")
     if call.method != "GET" or call.path != "/rest/V1/orders":
         raise _refuse(404, "Request does not match any route.")
@@ -83,7 +89,7 @@ MAGENTO = Dialect(
         "crowd": 150,
         "crowds": 1,
     },
-    {"token": TOKEN},
+    {"token": FIRST_TOKEN, "username": "reader", "password": PASSWORD},
     answer,
     spoil,
 )

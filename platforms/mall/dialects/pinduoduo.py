@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 
 from platforms.mall.dialects.dialect import (
+    FIRST_TOKEN,
+    REFRESH_TOKEN,
     Answer,
     Clerk,
     Dialect,
@@ -12,12 +14,12 @@ from platforms.mall.dialects.dialect import (
     MallCall,
     MallRefusal,
     count,
+    grant,
     text_key,
     wall,
 )
 
 SECRET = "pdd-secret"
-TOKEN = "pdd-token"
 _LONGEST_S = 1800
 
 
@@ -32,7 +34,10 @@ def answer(call: MallCall, clerk: Clerk) -> Answer:
     text = SECRET + "".join(f"{name}{value}" for name, value in pairs) + SECRET
     if form.get("sign") != hashlib.md5(text.encode()).hexdigest().upper():
         raise _refuse(20004, "wrong sign")
-    if form.get("access_token") != TOKEN:
+    if form.get("type") == "pdd.pop.auth.token.refresh":
+        said = grant(clerk, form.get("refresh_token"))
+        return Answer({"pop_auth_token_refresh_response": said.content}, kind="login")
+    if form.get("access_token") != clerk.token:
         raise _refuse(10019, "access_token has expired")
     try:
         if abs(int(form["timestamp"]) * 1000 - clerk.now_ms) > 600_000:
@@ -61,7 +66,7 @@ def spoil(retry_after_s: int) -> Answer:
 PINDUODUO = Dialect(
     "pinduoduo",
     {"grain_ms": 1000, "lower": "includes", "upper": "includes", "page_size": 100},
-    {"client_id": "pdd-client", "client_secret": SECRET, "access_token": TOKEN},
+    {"client_id": "pdd-client", "client_secret": SECRET, "access_token": FIRST_TOKEN, "refresh_token": REFRESH_TOKEN},
     answer,
     spoil,
 )

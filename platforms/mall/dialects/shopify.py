@@ -7,6 +7,9 @@ import re
 from typing import Any
 
 from platforms.mall.dialects.dialect import (
+    CLIENT_ID,
+    CLIENT_SECRET,
+    FIRST_TOKEN,
     Answer,
     Clerk,
     Dialect,
@@ -18,7 +21,6 @@ from platforms.mall.dialects.dialect import (
     number_key,
 )
 
-TOKEN = "shpat_token"
 _PATH = re.compile(r"/admin/api/\d{4}-\d{2}/graphql\.json")
 _SEARCH = re.compile(r"updated_at:>='([^']+)' (?:AND )?updated_at:<='([^']+)'")
 _COST = {"requestedQueryCost": 12, "throttleStatus": {"maximumAvailable": 2000.0, "currentlyAvailable": 1988.0}}
@@ -30,7 +32,13 @@ def _refuse(code: str, message: str) -> MallRefusal:
 
 
 def answer(call: MallCall, clerk: Clerk) -> Answer:
-    if call.headers.get("x-shopify-access-token") != TOKEN:
+    if (call.method, call.path) == ("POST", "/admin/oauth/access_token"):
+        form = call.form
+        client = (form.get("client_id"), form.get("client_secret"), form.get("grant_type"))
+        if client != (CLIENT_ID, CLIENT_SECRET, "client_credentials"):
+            raise MallRefusal(Answer({"error": "invalid_client"}, 400, kind="refused"))
+        return Answer({"access_token": clerk.token, "scope": "read_orders", "expires_in": 86399}, kind="login")
+    if call.headers.get("x-shopify-access-token") != clerk.token:
         raise MallRefusal(Answer({"errors": "[API] Invalid API key or access token"}, 401, kind="refused"))
     if call.method != "POST" or not _PATH.fullmatch(call.path):
         raise MallRefusal(Answer({"errors": "Not Found"}, 404, kind="refused"))
@@ -64,7 +72,12 @@ def spoil(retry_after_s: int) -> Answer:
 SHOPIFY = Dialect(
     "shopify",
     {"grain_ms": 1000, "lower": "includes", "upper": "includes", "page_size": 250, "totals": "none"},
-    {"access_token": TOKEN, "api_version": "2026-10"},
+    {
+        "access_token": FIRST_TOKEN,
+        "api_version": "2026-10",
+        "client_id": CLIENT_ID,
+        "client_secret": CLIENT_SECRET,
+    },
     answer,
     spoil,
 )

@@ -6,6 +6,8 @@ import hashlib
 import hmac
 
 from platforms.mall.dialects.dialect import (
+    FIRST_TOKEN,
+    REFRESH_TOKEN,
     Answer,
     Clerk,
     Dialect,
@@ -13,13 +15,14 @@ from platforms.mall.dialects.dialect import (
     MallCall,
     MallRefusal,
     count,
+    grant,
     number_key,
     wall,
     wall_ms,
 )
 
 SECRET = "taobao-secret"
-SESSION = "taobao-session"
+KEY = "12345678"
 _DAY_MS = 86_400_000
 
 
@@ -28,7 +31,7 @@ def _refuse(code: int, sub_code: str, message: str) -> MallRefusal:
     return MallRefusal(Answer({"error_response": said}, kind="refused"))
 
 
-def _check(form: dict[str, str], now_ms: int) -> None:
+def _check(form: dict[str, str], clerk: Clerk) -> None:
     text = "".join(name + form[name] for name in sorted(form) if name != "sign" and form[name])
     if form.get("sign_method") == "hmac":
         signed = hmac.new(SECRET.encode(), text.encode(), hashlib.md5).hexdigest()
@@ -36,16 +39,21 @@ def _check(form: dict[str, str], now_ms: int) -> None:
         signed = hashlib.md5((SECRET + text + SECRET).encode()).hexdigest()
     if form.get("sign") != signed.upper():
         raise _refuse(25, "isv.invalid-signature", "Invalid signature")
-    if abs(wall_ms(form["timestamp"], 8) - now_ms) > 600_000:
+    if abs(wall_ms(form["timestamp"], 8) - clerk.now_ms) > 600_000:
         raise _refuse(31, "isv.invalid-timestamp", "Invalid timestamp")
-    if form.get("session") != SESSION:
+    if form.get("session") != clerk.token:
         raise _refuse(27, "invalid-sessionkey", "Invalid session")
 
 
 def answer(call: MallCall, clerk: Clerk) -> Answer:
     form = {**call.query, **call.form}
+    if call.path == "/token":
+        client = (form.get("client_id"), form.get("client_secret"), form.get("grant_type"))
+        if client != (KEY, SECRET, "refresh_token"):
+            raise MallRefusal(Answer({"error": "invalid_client"}, 401, kind="refused"))
+        return grant(clerk, form.get("refresh_token"))
     try:
-        _check(form, clerk.now_ms)
+        _check(form, clerk)
         if (call.path, form["method"], form["v"]) != ("/router/rest", "taobao.trades.sold.incrementv.get", "2.0"):
             raise _refuse(22, "isv.invalid-method", "Invalid method")
         low_ms, high_ms = wall_ms(form["start_create"], 8), wall_ms(form["end_create"], 8)
@@ -77,7 +85,7 @@ def spoil(retry_after_s: int) -> Answer:
 TAOBAO = Dialect(
     "taobao",
     {"grain_ms": 1000, "lower": "includes", "upper": "includes", "page_size": 100, "by_arrival": True},
-    {"app_key": "12345678", "app_secret": SECRET, "session": SESSION},
+    {"app_key": KEY, "app_secret": SECRET, "session": FIRST_TOKEN, "refresh_token": REFRESH_TOKEN},
     answer,
     spoil,
 )

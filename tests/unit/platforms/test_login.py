@@ -5,6 +5,9 @@ from typing import Any
 
 import pytest
 
+from actors.fetch.sources import SourceKey
+from penstock.admin.source_door import check_account
+from penstock.errors import UsageError
 from platforms.adapter import Account, Bug, Later, Login, Outcome, Refreshing, Response
 from platforms.declared import DeclaredLoginAdapter
 from platforms.errors import BadDeclaration, BrokenContract
@@ -41,6 +44,15 @@ def test_a_person_gives_what_the_login_needs_and_the_login_brings_the_rest() -> 
     assert declared.granted == ("access_token",)
 
 
+def test_an_account_that_has_what_the_login_brings_can_do_without_a_login() -> None:
+    declared = made().declaration
+    assert declared.for_login == ("client", "refresh_token")
+    key = SourceKey("own", "s1")
+    check_account(key, made(), {"base_url": "https://a.example.com", "access_token": "env:T"}, now_ms=NOW)
+    with pytest.raises(UsageError, match="needs the account value 'client'"):
+        check_account(key, made(), {"base_url": "https://a.example.com", "refresh_token": "env:T"}, now_ms=NOW)
+
+
 def test_the_login_goes_to_its_own_host_with_its_own_credentials() -> None:
     login = made(base_url="https://login.example.org/").refresh(Account("a", GIVEN), NOW)
     assert (login.method, login.url) == ("POST", "https://login.example.org/token")
@@ -54,6 +66,7 @@ def test_the_login_goes_to_its_own_host_with_its_own_credentials() -> None:
     [
         (TAKE, said({"data": {"token": "t2", "refresh": "r2"}}), {"access_token": "t2", "refresh_token": "r2"}),
         (TAKE, said({"data": {"token": 17}}), {"access_token": "17"}),
+        ({"access_token": "body:"}, said("t5"), {"access_token": "t5"}),
         ({"access_token": "header:X-Token"}, said("", x_token="t3"), {"access_token": "t3"}),
         (
             {"access_token": "cookie:SID"},
