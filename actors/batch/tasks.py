@@ -163,6 +163,20 @@ class Tasks:
         """Return the keys of all tasks."""
         return tuple(sorted(task for task, _ in self._live.items()))
 
+    def bound_of(self, task: str) -> str:
+        """Return where a task's code may run."""
+        record = self._live.get(task)
+        return "" if record is None else record.limits.zone
+
+    def revision_of(self, task: str) -> int:
+        """Return the revision of a task's record. 0: there is none."""
+        return self._live.revision(task)
+
+    @property
+    def seen(self) -> int:
+        """The revision of the last record that was heard of."""
+        return self._live.seen
+
     def on_change(self, listener: Callable[[str], None]) -> None:
         """Call `listener` with the key of each task that changed or vanished. It must be short."""
         self._live.on_change(listener)

@@ -25,7 +25,7 @@ from actors.fetch.rules.settings import FetchSettings
 from actors.fetch.settings_history import History
 from actors.fetch.settings_levels import LevelName, Levels
 from actors.fetch.settings_replay import InForce, Kept, newest_together, replayed
-from actors.fetch.sources import SourceKey
+from actors.fetch.sources import SourceKey, source_of
 from actors.runtime.live import Live
 from actors.runtime.logs import fields
 from streams.bucket import Bucket
@@ -89,6 +89,16 @@ class LiveSettings:
         stored = self._live.get(key)
         seen = stored.revision if stored is not None else 0
         return seen >= revision and key not in self._waiting
+
+    def revision_of(self, source: SourceKey) -> int:
+        """Return the revision of the latest of a source's levels that were judged."""
+        levels = (LevelName(), LevelName(source.platform), LevelName(source.platform, source.source))
+        return max(self._judged.get(level.key, 0) for level in levels)
+
+    @property
+    def seen(self) -> int:
+        """The revision of the last record, once all that was heard of has been judged. 0 until then."""
+        return 0 if self._waiting else self._live.seen
 
     def on_change(self, listener: Callable[[SourceKey], None]) -> None:
         """Call `listener` with each source (or platform, with an empty source) that a caller passed to `current` and
@@ -161,3 +171,28 @@ class LiveSettings:
             if after is not before and after != before:
                 for listener in self._listeners:
                     listener(source)
+
+
+class SourceBounds:
+    """Where sources may be read, by `platform.source`."""
+
+    def __init__(self, settings: LiveSettings) -> None:
+        self._settings = settings
+
+    @property
+    def seen(self) -> int:
+        """The revision of the last record that was heard of. 0: one of them is not in force yet."""
+        return self._settings.seen
+
+    def revision_of(self, name: str) -> int:
+        """Return the revision of the latest of a source's levels."""
+        return self._settings.revision_of(source_of(name))
+
+    def bound_of(self, name: str) -> str:
+        """Return where a source may be read."""
+        source = source_of(name)
+        return self._settings.current(source.platform, source.source).zone
+
+    def on_change(self, listener: Callable[[str], None]) -> None:
+        """Call `listener` with each source whose settings have changed."""
+        self._settings.on_change(lambda source: listener(source.key))

@@ -96,7 +96,8 @@ class FlowView(Struct, frozen=True, kw_only=True):
 
 class FlowDesk:
     """One node's desk. Many callers may use it at once. `serving(flow)`: the live nodes that serve a flow, with their
-    labels. It raises UnknownFlow, BadFlow, and the broker's errors."""
+    labels. `check_bound(flow, bound)` raises ValueError if it may not be bound so here. It raises UnknownFlow, BadFlow,
+    and the broker's errors."""
 
     def __init__(
         self,
@@ -105,7 +106,9 @@ class FlowDesk:
         *,
         clock: Clock,
         serving: Callable[[str], Mapping[str, Collection[str]]] = lambda _flow: {},
+        check_bound: Callable[[str, object], None] = lambda _flow, _bound: None,
     ) -> None:
+        self._check_bound = check_bound
         self._flows = flows
         self._jobs = jobs
         self._clock = clock
@@ -162,6 +165,10 @@ class FlowDesk:
         rate = _rate(values["rate"], record) if "rate" in values else None
         slots = {name: value for name, value in values.items() if name in SLOTS}
         changes = {name: value for name, value in values.items() if name != "rate" and name not in slots}
+        try:
+            self._check_bound(flow, changes.get("zone"))
+        except ValueError as error:
+            raise BadFlow(str(error)) from error
         _changed(record.limits, record, changes)  # all or nothing
         if slots:
             try:

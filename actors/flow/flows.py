@@ -225,6 +225,24 @@ class Flows:
         """Return the keys of all flows."""
         return tuple(sorted(key for key, record in self._live.items() if isinstance(record, FlowRecord)))
 
+    def bound_of(self, flow: str) -> str:
+        """Return where a flow may run."""
+        record = self._live.get(flow)
+        return record.limits.zone if isinstance(record, FlowRecord) else ""
+
+    def revision_of(self, flow: str) -> int:
+        """Return the revision of a flow's record. 0: there is none."""
+        return self._live.revision(flow)
+
+    @property
+    def seen(self) -> int:
+        """The revision of the last record that was heard of."""
+        return self._live.seen
+
+    def on_change(self, listener: Callable[[str], None]) -> None:
+        """Call `listener` with the key of each flow that changed or vanished, or has made a round. It must be short."""
+        self._live.on_change(lambda key: listener(key.removesuffix(".round")))
+
     async def run(self, *, task_status: TaskStatus[None]) -> None:
         """Follow the bucket until cancelled. Started once all present records are known."""
         await self._live.run(task_status=task_status)

@@ -104,7 +104,7 @@ class Loader:
         self._stop = stop
         self._bounds = bounds or Anywhere()
         self._loading: Counter[str] = Counter()
-        self._bounds.watch(lambda: [bound for bound, count in self._loading.items() if count])
+        self._bounds.watch(lambda: [self._limits(flow).zone for flow, count in self._loading.items() if count])
         flow_loads = connection.namespace.flow_loads
         endpoints = [
             Endpoint(f"{flow}-{group}"[:64], flow_loads(flow, group, where), self._answer, most=MOST_LOADS)
@@ -130,14 +130,14 @@ class Loader:
         if is_inbox(ask.taken.encode()):
             await self._connection.publish_core(ask.taken)
         bound = self._limits(ask.flow).zone
-        if not self._bounds.may_run(bound):
+        if not self._bounds.may_run(bound, "flows", ask.flow):
             raise RequestRefused(503, f"flow {ask.flow} is {bound_text(bound, self._bounds.zone_of(bound))}")
-        self._loading[bound] += 1
+        self._loading[ask.flow] += 1
         began_s = monotonic_s()
         try:
             loaded = await self._load_in_zone(handler, ask)
         finally:
-            self._loading[bound] -= 1
+            self._loading[ask.flow] -= 1
         if monotonic_s() - began_s >= LATE_S and self._tasks is not None:
             self._tasks.start_soon(self._tell_late, ask, loaded.after)
         return msgspec.json.encode(loaded)

@@ -68,6 +68,19 @@ class Topics:
         """Return the topics that were ever used, by name."""
         return sorted(self._settings)
 
+    def bound_of(self, topic: str) -> str:
+        """Return where a topic's jobs may run."""
+        return self.current(topic).zone
+
+    def revision_of(self, topic: str) -> int:
+        """Return the revision of the later one of the records that bind a topic."""
+        return max(self._live.revision(topic), self._live.revision(DEFAULT))
+
+    @property
+    def seen(self) -> int:
+        """The revision of the last record that was heard of."""
+        return self._live.seen
+
     def on_change(self, listener: Callable[[str], None]) -> Callable[[], None]:
         """Call `listener` with each topic that came or changed. It must be short. Return a function that removes it."""
         self._listeners.append(listener)

@@ -9,11 +9,37 @@ Held = Callable[[], Collection[str]]
 """Returns the bounds of the work that runs on this node now."""
 
 
+class SettingsView(Protocol):
+    """A live view of settings that bind work to zones, by the names of what they bind."""
+
+    @property
+    def seen(self) -> int:
+        """The revision of the last record of the bucket that is in force here."""
+        ...
+
+    def revision_of(self, name: str) -> int:
+        """Return the revision of the record that binds this. 0: there is none."""
+        ...
+
+    def bound_of(self, name: str) -> str:
+        """Return to what this is bound now."""
+        ...
+
+    def on_change(self, listener: Callable[[str], None]) -> object:
+        """Call `listener` with each name whose settings have changed. It must be short."""
+        ...
+
+
 class WorkBounds(Protocol):
     """One node's view. A bound is as in `actors/runtime/rules/bounds.py`."""
 
-    def may_run(self, bound: str) -> bool:
-        """Return whether this node may begin work with this bound now. Cheap."""
+    def may_run(self, bound: str, kind: str = "", name: str = "") -> bool:
+        """Return whether this node may begin work with this bound now. Cheap. `kind` and `name`: of what is bound, as
+        `topics` and `refunds`. It may have been another zone's, and that has to leave it first."""
+        ...
+
+    def follow(self, kind: str, view: SettingsView) -> None:
+        """Follow the settings that bind things of a kind."""
         ...
 
     def zone_of(self, bound: str) -> str | None:
@@ -43,8 +69,11 @@ class WorkBounds(Protocol):
 class Anywhere:
     """Without zones: work that is not bound runs, and no other."""
 
-    def may_run(self, bound: str) -> bool:
+    def may_run(self, bound: str, kind: str = "", name: str = "") -> bool:
         return not bound
+
+    def follow(self, kind: str, view: SettingsView) -> None:
+        return
 
     def zone_of(self, bound: str) -> str | None:
         return None if bound else ""

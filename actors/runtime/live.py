@@ -53,6 +53,8 @@ class Live(Generic[R]):
         self._settings = settings
         self._records: KnownRecords[R] = KnownRecords()
         self._listeners: list[Listener] = []
+        self.seen = 0
+        """The revision of the last record that the watch has reported."""
 
     def __contains__(self, key: str) -> bool:
         """Return whether there is a record, readable or not."""
@@ -70,6 +72,11 @@ class Live(Generic[R]):
     def items(self) -> Iterator[tuple[str, R]]:
         """Yield the readable records with their keys."""
         return self._records.items()
+
+    def revision(self, key: str) -> int:
+        """Return the revision of a record, readable or not. 0: there is none."""
+        known = self._records.get(key)
+        return 0 if known is None else known.revision
 
     def fault(self, key: str) -> str:
         """Return why the stored record cannot be read. Empty if it can, or if there is none."""
@@ -117,6 +124,8 @@ class Live(Generic[R]):
             self._tell(key, self.get(key), value)
             self._records.hear(key, value, entry.revision, entry.stored_ms, fault=fault)
             self._notify(key)
+        if entry is not None:
+            self.seen = entry.revision
 
     def _made(self, entry: Entry[bytes]) -> tuple[R | None, str]:
         """Return the record, and why it cannot be read."""

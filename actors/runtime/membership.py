@@ -74,6 +74,8 @@ class NodeRecord(msgspec.Struct, frozen=True, kw_only=True):
     is_leaving: bool = False
     taken: int = 0
     """The epoch of the newest shard map for which this node has given up what its zone lost."""
+    settled: dict[str, int] = {}
+    """Up to which revision of each kind of settings this node has given up what they bind to another zone."""
     actors: tuple[ActorState, ...] = ()
 
     def has_role(self, role: str) -> bool:
@@ -93,6 +95,7 @@ class Status(msgspec.Struct, frozen=True):
     versions: tuple[tuple[str, str], ...] = ()
     """The code version of each of these tasks that names one."""
     taken: int = 0
+    settled: dict[str, int] = {}
     actors: tuple[ActorState, ...] = ()
 
 
@@ -338,6 +341,7 @@ class Members:
             tasks=now.tasks,
             versions=now.versions,
             taken=now.taken,
+            settled=now.settled,
             actors=now.actors,
             is_leaving=is_leaving,
         )

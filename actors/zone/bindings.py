@@ -19,14 +19,15 @@ from threading import Lock
 import anyio
 from anyio.abc import TaskStatus
 
-from actors.runtime.bounds import Held
+from actors.runtime.bounds import Held, SettingsView
 from actors.runtime.logs import fields
 from actors.runtime.membership import Members
 from actors.runtime.rules.bounds import SHARD, shard_in
 from actors.zone.overdue import Overdue
+from actors.zone.rebound import Rebound
 from actors.zone.routing import Routing
 from actors.zone.rules.binding import has_given_up, stray, usable, zone_of
-from actors.zone.rules.routing import ShardMap
+from actors.zone.rules.routing import DRAIN_MS, ShardMap
 from actors.zone.runner import ZoneLife
 
 log = logging.getLogger(__name__)
@@ -56,19 +57,36 @@ class Bindings:
         self._lock = Lock()
         self._listeners: list[Callable[[], None]] = []
         self._news = anyio.Event()
+        self._rebound = Rebound(
+            zone=zone, members=members, may_be_here=self._may_be_here, drain_ms=lambda: self._drain_ms
+        )
         members.on_change(self._hear)
         routing.on_change(self._hear)
 
     # ---- what engines ask (actors/runtime/bounds.py)
 
-    def may_run(self, bound: str) -> bool:
+    def may_run(self, bound: str, kind: str = "", name: str = "") -> bool:
         """Return whether this node may begin work with this bound now. Cheap."""
         if not bound:
             return True
+        return self._may_be_here(bound) and (not kind or self._rebound.is_ours(kind, name, bound))
+
+    def _may_be_here(self, bound: str) -> bool:
         shard = shard_in(bound)
         if shard:
             return self.since(shard) is not None
         return bound == self.zone and self._life.may_run()
+
+    def follow(self, kind: str, view: SettingsView) -> None:
+        """Follow the settings that bind things of a kind."""
+        self._rebound.follow(kind, view, self._news_came)
+
+    @property
+    def settled(self) -> dict[str, int]:
+        """Up to which revision of each kind of settings this node has given up what they bind to another zone."""
+        if self._has_left():
+            self._rebound.settle()
+        return self._rebound.settled
 
     def since(self, shard: str) -> int | None:
         """Return since which epoch a shard is this node's zone's. `None`: the node may not work on it now."""
@@ -144,18 +162,36 @@ class Bindings:
     def _waits(self) -> bool:
         """Return whether there is something to look at again without news: work that ends, or a time that comes."""
         shards = self._routing.current()
+        if self._rebound.waits or self._rebound.has_news:
+            return True
         if shards is None:
             return False
         return self.taken < shards.epoch or len(self._usable) < len(shards.shards_of(self.zone))
 
+    def _news_came(self) -> None:
+        self._news.set()
+
+    @property
+    def _drain_ms(self) -> int:
+        shards = self._routing.current()
+        return DRAIN_MS if shards is None else shards.drain_ms
+
+    def _has_left(self) -> bool:
+        """Return whether nothing is under way here that is bound to another zone."""
+        return all(not bound or self.zone_of(bound) == self.zone for bound in self._work())
+
     def _look(self) -> None:
         shards = self._seen = self._routing.current()
-        if shards is None:
-            return
-        before, self._usable = self._usable, self._now_usable(shards)
-        if before.keys() != self._usable.keys():
+        before = self._usable
+        self._usable = {} if shards is None else self._now_usable(shards)
+        if self._rebound.look() or before.keys() != self._usable.keys():
             for listener in tuple(self._listeners):
                 listener()
+        if self._rebound.has_news and self._has_left():
+            self._rebound.has_news = False
+            self._members.beat_soon()
+        if shards is None:
+            return
         if self.taken < shards.epoch and has_given_up(shards, self.zone, self._work()):
             self.taken = shards.epoch
             self._members.beat_soon()

@@ -82,7 +82,8 @@ class Buckets(msgspec.Struct, frozen=True, kw_only=True):
 
 class Keeper:
     """A node's part of this. `shards`: a view of the hub's map. `life`: who lives, and whether this node's zone may
-    act. `lease_ms`: of the zone, from the next time that it joins."""
+    act. `lease_ms`: of the zone, from the next time that it joins. `has_taken(epoch)`: whether no node of the zone has
+    work under way that is bound to a shard which the zone's map of this epoch took from it."""
 
     def __init__(
         self,
@@ -94,7 +95,9 @@ class Keeper:
         life: HubLife,
         lease_ms: int,
         stop: anyio.Event,
+        has_taken: Callable[[int], bool] = lambda _epoch: True,
     ) -> None:
+        self._has_taken = has_taken
         self._zone = life.zone
         self._node = node
         self._buckets = buckets
@@ -124,7 +127,7 @@ class Keeper:
         log.info("zone.keeper_leads", extra=fields(zone=self._zone, node=self._node))
         self._heard.clear()
         self._new_since_s = None
-        removers = [self._map.on_change(self._wake), self._life.on_change(self._wake)]
+        removers = [self._map.on_change(self.wake), self._life.on_change(self.wake)]
         self.elected.set()
         try:
             async with anyio.create_task_group() as tasks:
@@ -139,7 +142,8 @@ class Keeper:
             for remove in removers:
                 remove()
 
-    def _wake(self) -> None:
+    def wake(self) -> None:
+        """Look again now."""
         self._news.set()
 
     async def _look(self) -> None:
@@ -224,7 +228,10 @@ class Keeper:
     async def _take(self, shards: ShardMap, mine: ShardMap | None, own: ZoneRecord) -> None:
         mine = await self._give_up(shards, mine)
         if own.taken < shards.epoch or own.held:
-            held = await self._free_lost(mine, is_forced=self._had_their_time(shards))
+            is_forced = self._had_their_time(shards)
+            if not is_forced and mine is not None and not self._has_taken(mine.epoch):
+                return  # what is bound to a lost shard is still under way (ADR 52)
+            held = await self._free_lost(mine, is_forced=is_forced)
             if own.taken < shards.epoch or held != frozenset(own.held):
                 await self._change_own(lambda record: taken(record, shards.epoch, held) if _is(record, "in") else None)
         gained = gains(shards, mine, self._zone)

@@ -18,10 +18,12 @@ from actors.flow.rounds import Rounds
 from actors.jobs.worker.handler import Handler
 from actors.jobs.worker.job import Job
 from actors.runtime.logs import fields
+from actors.runtime.rules.bounds import check_own_queue
 from actors.runtime.supervisor import ActorSpec
 from actors.zone.bindings import Bindings
 from actors.zone.scope import FlowScope
 from penstock.api.service.service import DeskService
+from penstock.errors import UsageError
 from penstock.node.flow_jobs import FlowJobs
 from penstock.node.jobs_engine import JobsEngine
 from penstock.node.node import AT_ONCE, Node
@@ -147,6 +149,12 @@ async def open_flow_loads(node: Node, handlers: FlowHandlers, engine: JobsEngine
         bounds=node.bounds,
     )
     codes = tuple(handlers.codes.values()) if node.config.has_role("worker") else ()
+    check_bound = check_own_queue if node.config.hub else lambda _flow, _bound: None
+    for code in codes:
+        try:
+            check_bound(code.flow.flow, code.flow.limits.zone)
+        except ValueError as error:
+            raise UsageError(str(error)) from error
     loader = Loader(
         [code.flow for code in codes],
         connection=node.connection,
@@ -159,7 +167,7 @@ async def open_flow_loads(node: Node, handlers: FlowHandlers, engine: JobsEngine
         zone=node.config.zone,
         bounds=node.bounds,
     )
-    desk_of_flows = FlowDesk(flows, jobs, clock=engine.clock, serving=serving)
+    desk_of_flows = FlowDesk(flows, jobs, clock=engine.clock, serving=serving, check_bound=check_bound)
     yield FlowLoads(
         flows=flows,
         jobs=jobs,

@@ -18,6 +18,7 @@ __all__ = ["open_engines"]
 async def open_engines(node: Node) -> AsyncIterator[tuple[ActorSpec, ...]]:
     """Open every engine, and give their actors in start order: whoever consumes before whoever produces for it."""
     from actors.fetch.look_desk import LookDesk
+    from actors.fetch.settings_watch import SourceBounds
     from penstock.api.service.service import DeskService
     from penstock.node.batch_callbacks import open_callbacks
     from penstock.node.batch_engine import open_batch_engine
@@ -65,7 +66,12 @@ async def open_engines(node: Node) -> AsyncIterator[tuple[ActorSpec, ...]]:
             tasks=batches.served,
             versions=batches.versions,
             taken=ground.bounds.taken,
+            settled=ground.bounds.settled,
         )
+        node.bounds.follow("topics", jobs.topics)
+        node.bounds.follow("tasks", batches.tasks)
+        node.bounds.follow("flows", loads.flows)
+        node.bounds.follow("sources", SourceBounds(node.settings))
         notices = StoreNotices(
             Alerts(Notifier(fetch.transport)),
             node.bucket("LEASES"),

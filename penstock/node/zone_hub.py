@@ -58,6 +58,10 @@ def zone_hub(node: Node) -> ZoneHub | None:
     zones, copies = node.bucket("HUB_ZONES", domain=config.hub), node.bucket("HUB_OFFSETS", domain=config.hub)
     own_offsets = node.bucket("OFFSETS")
     routing = Routing(changes)
+
+    def has_taken(epoch: int) -> bool:
+        return all(one.taken >= epoch for one in node.members.live().values() if one.zone == config.zone)
+
     life = HubLife(zone=config.zone, node=node.members.name, zones=zones)
     keeper = Keeper(
         node=node.members.name,
@@ -67,7 +71,9 @@ def zone_hub(node: Node) -> ZoneHub | None:
         life=life,
         lease_ms=round(config.zone_lease_s * 1000),
         stop=node.stop,
+        has_taken=has_taken,
     )
+    node.members.on_change(keeper.wake)
     return ZoneHub(
         changes=changes, routing=routing, life=life, keeper=keeper, offsets=AllOffsets(Offsets(own_offsets), copies)
     )

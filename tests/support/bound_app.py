@@ -2,6 +2,7 @@
 
 `ZONE_NAME`: the zone of this process, as the lines have it. `ZONE_STALL`: the row that stops the whole process for
 longer than an ack wait, the first time. `ZONE_LABEL`: the group of this process, for the table of loads.
+`ZONE_GIFTS`: where the flow of gifts runs.
 """
 
 import os
@@ -72,7 +73,7 @@ class Prizes(Rows):
         return sorted({*map(str, ctx.shards), "3", "8"})  # one of these is the other zone's, and left out
 
 
-@penstock.flow("bound-gifts", every="1s", zone="shard:7", concurrency=4)
+@penstock.flow("bound-gifts", every="1s", zone=os.environ.get("ZONE_GIFTS", "shard:7"), concurrency=4)
 class Gifts(Rows):
     kind = "gift"
 

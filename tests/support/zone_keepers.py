@@ -36,6 +36,8 @@ class Zone:
         self.routing, self._offsets = self.here("ROUTING"), Offsets(self.here("OFFSETS"))
         self.life = HubLife(zone=name, node=f"{name}-1", zones=self.far("HUB_ZONES"))
         self.hub_map = Routing(self.far("HUB_ROUTING"))
+        self.has_taken = True
+        """Whether no node of the zone works on what is bound to a shard that it lost."""
         self.keeper = self.new_keeper()
         self.takeover = Takeover(
             node=f"{name}-1",
@@ -70,6 +72,7 @@ class Zone:
             life=self.life if has_views else life,
             lease_ms=LEASE_MS,
             stop=anyio.Event(),
+            has_taken=lambda _epoch: self.has_taken,
         )
 
     async def run(self) -> None:

@@ -100,7 +100,7 @@ class Executor:
         self._region_key_of = region_key_of
         self._bounds = bounds or Anywhere()
         self._working: Counter[str] = Counter()
-        self._bounds.watch(lambda: [bound for bound, count in self._working.items() if count])
+        self._bounds.watch(lambda: [self._bound_of(task) for task, count in self._working.items() if count])
         self._logged_old: set[str] = set()
         self._stop = stop
 
@@ -187,20 +187,20 @@ class Executor:
         return replace(handler, decode=decode_in_region)
 
     def _may_run(self, task: str) -> bool:
-        return self._bounds.may_run(self._bound_of(task))
+        return self._bounds.may_run(self._bound_of(task), "tasks", task)
 
     async def _handle(self, handler: TaskHandler, puller: Puller, delivery: Delivery) -> None:
         """Work on one pointer, to its end. Raises FATAL errors only."""
-        bound = self._bound_of(handler.record.task)
-        if not self._bounds.may_run(bound):
+        task = handler.record.task
+        if not self._may_run(task):
             self._share(puller)
             await self._give_back(delivery)
             return
-        self._working[bound] += 1
+        self._working[task] += 1
         try:
             await self._work_on(handler, puller, delivery)
         finally:
-            self._working[bound] -= 1
+            self._working[task] -= 1
 
     async def _give_back(self, delivery: Delivery) -> None:
         """Leave a pointer to a node of another zone."""

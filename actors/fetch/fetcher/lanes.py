@@ -114,7 +114,7 @@ class Fetcher:
         self._clock = clock
         self._stop = stop
         self._bounds = bounds or Anywhere()
-        self._reading: Counter[str] = Counter()
+        self._reading: Counter[SourceKey] = Counter()
         self._running: dict[Lane, _Running] = {}
         self._changed = anyio.Event()
         self._is_gate_closed = False
@@ -122,7 +122,7 @@ class Fetcher:
         sources.on_change(self._look_again)
         settings.on_change(self._look_again)
         self._bounds.on_change(lambda: self._changed.set())
-        self._bounds.watch(lambda: [bound for bound, count in self._reading.items() if count])
+        self._bounds.watch(self._read_bounds)
 
     @property
     def platforms(self) -> tuple[str, ...]:
@@ -233,20 +233,24 @@ class Fetcher:
         revision = self._sources.settings_revision(source)
         if source not in self._sources or not self._settings.has_seen(source.platform, source.source, revision):
             return "unknown" if delivered < MOST_UNKNOWN else "elsewhere"
-        return "ours" if self._may_read(settings) else "elsewhere"
+        is_ours = self._may_read(settings) and self._bounds.may_run(settings.zone, "sources", source.key)
+        return "ours" if is_ours else "elsewhere"
 
     def _may_read(self, settings: FetchSettings) -> bool:
         """Return whether this node may read sources with these settings."""
         return serves(self._labels, self._node, settings.pin) and self._bounds.may_run(settings.zone)
 
     async def _read(self, work: ReadSlice) -> Message:
-        """Read a window. A shard to which it is bound goes to another zone only after that."""
-        bound = work.settings.zone
-        self._reading[bound] += 1
+        """Read a window. The source goes to another zone only after that."""
+        self._reading[work.source] += 1
         try:
             return await self._reader.read(work)
         finally:
-            self._reading[bound] -= 1
+            self._reading[work.source] -= 1
+
+    def _read_bounds(self) -> list[str]:
+        reading = (source for source, count in self._reading.items() if count)
+        return [self._settings.current(source.platform, source.source).zone for source in reading]
 
     def _decide(self, ledger: Ledger, message: Message, now_ms: int) -> tuple[Ledger, Decision[ReadSlice]]:
         after, step = decide(ledger, message, now_ms)

@@ -455,7 +455,7 @@ class TopicWorker:
         return most
 
     def _is_elsewhere(self) -> bool:
-        return not self._shared.bounds.may_run(self._settings.zone)
+        return not self._shared.bounds.may_run(self._settings.zone, "topics", self.topic)
 
     def _unused(self, count: int) -> None:
         """Take back what `_may_start` granted."""

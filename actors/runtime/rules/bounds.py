@@ -33,6 +33,15 @@ def bound_text(bound: str, zone: str | None) -> str:
     return f"bound to shard {shard}, which " + (f"zone {zone} owns" if zone else "no zone owns")
 
 
+def check_own_queue(flow: str, bound: object) -> None:
+    """Raise ValueError for a flow that is bound to a shard, where each zone has a server of its own."""
+    if isinstance(bound, str) and shard_in(bound):
+        raise ValueError(
+            f"flow {flow}: zone={bound}: zones on servers of their own have a queue each, and rows that wait in one"
+            " would run again when the shard is back; use each_zone=True in the code"
+        )
+
+
 def nobody_text(bound: str, zone: str | None) -> str:
     """Return that no node may work on something, and what to do."""
     if zone is None:

@@ -43,6 +43,12 @@ def has_given_up(shards: ShardMap, zone: str, held: Iterable[str]) -> bool:
     return all(shards.owners.get(shard) == zone for shard in map(shard_in, held) if shard)
 
 
+def is_left(kind: str, revision: int, settled: Iterable[Mapping[str, int]]) -> bool:
+    """Return whether nodes have left what the record of this revision has bound to another zone. `settled`: what each
+    says, by kind. A node that says nothing is of an earlier version, and one that does not name the kind runs none."""
+    return all(said and said.get(kind, revision) >= revision for said in settled)
+
+
 def stray(shards: ShardMap, zone: str, key: str) -> str:
     """Return why a record with this key does not belong to the zone. Empty: it does."""
     try:

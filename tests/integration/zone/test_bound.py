@@ -117,13 +117,18 @@ def handed_over(found: Iterable[Worked], before: str, after: str) -> bool:
     return last < min(each.begun_s for each in found if each.zone == after)
 
 
+def make_tables(land: Land) -> None:
+    """Make the tables into which the nodes write."""
+    with sqlite3.connect(land.path) as db:
+        db.execute("CREATE TABLE loads (kind TEXT, shard TEXT, label TEXT, PRIMARY KEY (kind, shard, label))")
+        db.execute("CREATE TABLE worked (kind TEXT, number TEXT, zone TEXT, begun REAL, ended REAL, attempt INTEGER)")
+
+
 @asynccontextmanager
 async def two_zones(land: Land, **environment: str) -> AsyncIterator[tuple[Ground, Running, Running]]:
     """Run a node in each of the zones a and b."""
     land.app = "tests.support.bound_app"
-    with sqlite3.connect(land.path) as db:
-        db.execute("CREATE TABLE loads (kind TEXT, shard TEXT, label TEXT, PRIMARY KEY (kind, shard, label))")
-        db.execute("CREATE TABLE worked (kind TEXT, number TEXT, zone TEXT, begun REAL, ended REAL, attempt INTEGER)")
+    make_tables(land)
     async with (
         land.node("a1", "a", "--labels", "early", ZONE_NAME="a", ZONE_LABEL="early", **environment) as first,
         land.node("b1", "b", ZONE_NAME="b", **environment) as second,
@@ -164,6 +169,14 @@ async def test_a_topic_moves_with_its_shard_and_two_zones_never_work_on_it_at_on
         await ground.all_worked("job", 41)
         assert ground.zones_of("job", range(40, 41)) == {"b"}
 
+        await ground.add(range(50, 62), ms=700)  # a person moves it while four are under way
+        await ground.all_worked("job", 42)
+        await jobs.change_topic("bound-errands", zone="a")
+        await ground.all_worked("job", 53)
+        found = [ground.worked("job")[str(number)] for number in range(50, 62)]
+        assert handed_over(found, "b", "a")
+        assert ground.zones_of("job", range(61, 62)) == {"a"}
+
 
 @pytest.mark.three_servers
 async def test_batches_and_sources_move_with_their_shard(land: Land) -> None:
@@ -199,6 +212,12 @@ async def test_batches_and_sources_move_with_their_shard(land: Land) -> None:
         await batches.wait(third.instance_id, timeout_s=WITHIN_S)
         assert ground.zones_of("item", range(200, 201)) == {"b"}
         assert {ground.worked("split")[str(first)].zone for first in (0, 100, 200)} == {"b"}
+
+        await batches.submit("bound-numbers", [300, 40, 300])
+        await ground.all_worked("item", 62)
+        await batches.limit("bound-numbers", zone="a")
+        await ground.all_worked("item", 101)
+        assert handed_over([ground.worked("item")[str(number)] for number in range(300, 340)], "b", "a")
 
 
 async def test_flows_run_in_each_zone_over_its_shards_or_in_one_and_move(land: Land) -> None:

@@ -16,9 +16,11 @@ from actors.zone.rules.hub import EPOCHS, LEAP
 from actors.zone.rules.routing import made, next_map
 from penstock.admin.doctor import Check, examine
 from penstock.node.config import Config
+from penstock.sdk.client_jobs import new_job
 from streams.bucket import Bucket
 from streams.clock import monotonic_s
 from streams.publisher import Publisher
+from tests.integration.zone.test_bound import Ground, make_tables
 from tests.support.command import node, penstock
 from tests.support.zone_hub_land import JOBS, LEASE_S, HubLand, hub_land
 from tests.support.zones import HUB, at, zones
@@ -62,6 +64,44 @@ async def test_shards_move_from_zone_to_zone_and_no_row_is_missing(binary: Path,
             assert start <= min(each["offset"] for each in came if each["job"] == job)
         for line in (east.lines, west.lines):
             assert not [each for each in line if each["level"] == "error"]
+
+
+async def test_what_is_bound_to_a_shard_begins_when_it_has_ended_in_the_other_zone(
+    binary: Path, tmp_path: Path
+) -> None:
+    """Each zone has a queue of its own. What waits in one stays there."""
+    async with hub_land(tmp_path) as land:
+        make_tables(land.rows)
+        for each in land.lands.values():
+            each.app = "tests.support.bound_app"
+        async with (
+            land.node("east", ZONE_NAME="east", ZONE_GIFTS="east") as first,
+            land.node("west", ZONE_NAME="west", ZONE_GIFTS="east"),
+        ):
+            await _apply(land, "east", str(land.map))
+            for zone in ("east", "west"):
+                await land.type(zone, "jobs", "topic", "bound-errands", "zone=shard:0")
+            east, west = Ground(land.lands["east"], first), Ground(land.lands["west"])
+            await west.jobs.add("bound-errands", {"ms": 0}, id="west")
+            await east.jobs.add_many(
+                [new_job("bound-errands", {"ms": ms}, id=name) for name, ms in (("quick", 0), ("slow", 2_500))]
+            )
+            await east.all_worked("job", 1)
+            await _apply(land, "east", "--move", "0=west")
+            found = await east.all_worked("job", 3)
+            assert {each.number: each.zone for each in found.values()} == {
+                "quick": "east", "slow": "east", "west": "west"
+            }  # fmt: skip
+            assert found["west"].begun_s >= found["slow"].ended_s
+
+            await east.jobs.add("bound-errands", {"ms": 0}, id="late")
+            why = (await east.jobs.why("late"))[0]
+            assert (why.code, "bound to shard 0, which zone west owns" in why.reason) == ("nobody", True)
+            where = ("--nats", land.servers.url("east"))
+            refused = await penstock("flows", "set", "bound-gifts", "zone=shard:7", *where)
+            assert (refused.code, "use each_zone=True in the code" in refused.err) == (2, True)
+            await _apply(land, "east", "--move", "0=east")
+            assert (await east.all_worked("job", 4))["late"].zone == "east"
 
 
 async def test_each_zone_shows_the_map_and_the_zones_of_the_hub(binary: Path, tmp_path: Path) -> None:

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from actors.runtime.rules.bounds import nobody_text, read_bound
+from actors.runtime.rules.bounds import check_own_queue, nobody_text, read_bound
 from actors.runtime.rules.setting_values import BadSetting
-from actors.zone.rules.binding import has_given_up, usable, zone_of
+from actors.zone.rules.binding import has_given_up, is_left, usable, zone_of
 from actors.zone.rules.routing import ShardMap, made, moved, next_map
 
 FIRST = next_map(None, made({"a": "0", "b": "1"}, count=2), at_ms=0, by="", why="")
@@ -131,3 +131,24 @@ def test_why_names_the_zone() -> None:
     assert nobody_text("c", "c") == "it is bound to zone c, which no node of it serves; start one with --zone c"
     assert "shard 7, which zone b owns, which no node" in nobody_text("shard:7", "b")
     assert "shard 7, which no zone owns" in nobody_text("shard:7", None)
+
+
+@pytest.mark.parametrize(
+    ("settled", "answer"),
+    [
+        ([], True),
+        ([{"topics": 7}, {"topics": 9, "tasks": 1}], True),
+        ([{"topics": 7}, {"topics": 6}], False),
+        ([{"tasks": 1}], True),  # it runs no topics
+        ([{}], False),  # of an earlier version
+    ],
+)
+def test_a_setting_binds_once_all_others_have_heard_of_it(settled: list[dict[str, int]], answer: bool) -> None:
+    assert is_left("topics", 7, settled) is answer
+
+
+def test_where_zones_have_servers_of_their_own_a_flow_is_not_bound_to_a_shard() -> None:
+    for bound in ("", "east", None):
+        check_own_queue("pay", bound)
+    with pytest.raises(ValueError, match="flow pay: zone=shard:7: zones on servers of their own"):
+        check_own_queue("pay", "shard:7")

@@ -1,0 +1,100 @@
+"""Whether the other zones have left what a person has bound to this one by a setting (ADR 52).
+
+In: views of the settings that bind (topics, tasks, flows, sources), and the records of the live nodes. Out: up to which
+revision this node has heard of each kind, for its record. State: what this node may work on, in memory.
+
+A node says up to which revision of a bucket it has heard, once nothing is under way here that the settings have bound
+to another zone. What is bound to this zone begins when every live node of the others says so of the record that binds
+it, or `drain_ms` after this node asked first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from actors.runtime.bounds import SettingsView
+from actors.runtime.membership import Members
+from actors.zone.rules.binding import is_left
+from streams.clock import monotonic_s
+
+Thing = tuple[str, str]
+"""A kind and a name: `topics`, `refunds`."""
+
+
+class Rebound:
+    """One node's view. `may_be_here(bound)`: whether the bound means this node's zone now. `drain_ms()`: of the map."""
+
+    def __init__(
+        self, *, zone: str, members: Members, may_be_here: Callable[[str], bool], drain_ms: Callable[[], int]
+    ) -> None:
+        self.settled: dict[str, int] = {}
+        """Up to which revision of each kind this node has heard, and has left what is another zone's."""
+        self.has_news = False
+        """Whether a bound has changed, and the others have not been told that it was heard."""
+        self._zone = zone
+        self._members = members
+        self._may_be_here = may_be_here
+        self._drain_ms = drain_ms
+        self._views: dict[str, SettingsView] = {}
+        self._bounds: dict[Thing, str] = {}
+        self._ours: dict[Thing, str] = {}
+        self._waiting: dict[Thing, tuple[str, float]] = {}
+
+    def follow(self, kind: str, view: SettingsView, hear: Callable[[], None]) -> None:
+        """Follow the settings of a kind. `hear` is called when a bound has changed."""
+
+        def changed(name: str) -> None:
+            thing, bound = (kind, name), view.bound_of(name)
+            if self._bounds.get(thing, "") == bound:
+                return
+            self._bounds[thing] = bound
+            self._forget(thing, bound)
+            self.has_news = True
+            hear()
+
+        self._views[kind] = view
+        view.on_change(changed)
+
+    def settle(self) -> None:
+        """Take note that nothing is under way here that is another zone's."""
+        self.settled = {kind: view.seen for kind, view in self._views.items()}
+
+    def is_ours(self, kind: str, name: str, bound: str) -> bool:
+        """Return whether this node may work on a thing that is bound to its zone. Cheap once it may."""
+        thing = (kind, name)
+        if self._ours.get(thing) == bound:
+            return True
+        since = self._waiting.get(thing)
+        if since is None or since[0] != bound:
+            since = self._waiting[thing] = bound, monotonic_s()
+        if not self._is_left(kind, name) and monotonic_s() - since[1] < self._drain_ms() / 1000:
+            return False
+        del self._waiting[thing]
+        self._ours[thing] = bound
+        return True
+
+    @property
+    def waits(self) -> bool:
+        """Whether something waits for other zones."""
+        return bool(self._waiting)
+
+    def look(self) -> bool:
+        """Return whether this node may work on something for which it waited."""
+        for (kind, name), (bound, _) in tuple(self._waiting.items()):
+            if not self._may_be_here(bound):
+                self._forget((kind, name), "")
+        return any(self.is_ours(kind, name, bound) for (kind, name), (bound, _) in tuple(self._waiting.items()))
+
+    def _forget(self, thing: Thing, bound: str) -> None:
+        if self._ours.get(thing) != bound:
+            self._ours.pop(thing, None)
+        if self._waiting.get(thing, (bound,))[0] != bound:
+            del self._waiting[thing]
+
+    def _is_left(self, kind: str, name: str) -> bool:
+        view = self._views.get(kind)
+        if view is None:
+            return True
+        others = [node for node in self._members.live().values() if node.zone != self._zone]
+        said = [node.settled for node in others if node.topics or node.tasks or node.platforms or node.settled]
+        return is_left(kind, view.revision_of(name), said)
