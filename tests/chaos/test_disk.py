@@ -22,10 +22,11 @@ def _small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 async def goes_on(world: World) -> bool:
-    """True if slices are taken within some seconds."""
-    before = await world.takes()
+    """True if slices are taken within some seconds, and leases too: each stream may have failed by itself."""
+    before, leases = await world.takes(), world.bucket("LEASES")
 
     async def has_moved() -> bool:
+        await leases.put("probe", b"1", ttl_s=60, timeout_s=1.0)
         return await world.takes() > before + 4
 
     try:
