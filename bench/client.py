@@ -79,7 +79,13 @@ async def run() -> Result:
             }
         )
         rates["http"] = await http.rounds(port, http.AT_ONCE, http.SINGLES, http.single)
-        takes: dict[str, Side] = {"taken_one_by_one": lambda number: _take(bench, client, f"taken{number}")}
+        for name in ("worker1", "worker2"):
+            await bench.node(name, "--roles", "worker", "--app", "bench._drain_app")
+        takes: dict[str, Side] = {
+            "taken_one_by_one": lambda number: _take(bench, client, f"taken{number}"),
+            "drained_by_handlers": lambda _: _drain(client, "one"),
+            "drained_in_lists": lambda _: _drain(client, "lists"),
+        }
         rates |= await _in_turns(takes | peers.drains)
         is_sound = await _is_sound(client)
         waits = await _waits(bench, theirs, {"": client, "direct_": direct})
@@ -348,6 +354,21 @@ async def _take(bench: Bench, client: penstock.Client, topic: str) -> float:
     return TAKEN / took_s
 
 
+async def _drain(client: penstock.Client, topic: str) -> float:
+    """Return how many jobs a second the handlers of two nodes end."""
+    await client.jobs.change_topic(topic, is_paused=True)
+    for _ in range(0, TAKEN, AT_ONCE):
+        await client.jobs.add_many([penstock.new_job(topic, BODY) for _ in range(AT_ONCE)])
+    count = (await client.jobs.count(topic)).ready
+    began_s = monotonic_s()
+    await client.jobs.change_topic(topic, is_paused=False)
+    while True:
+        counted = await client.jobs.count(topic)
+        if not counted.ready + counted.reserved:
+            return count / (monotonic_s() - began_s)
+        await anyio.sleep(LOOK_S)
+
+
 async def _is_sound(client: penstock.Client) -> bool:
     """What was measured has also happened: what was added is there, and what was taken is not."""
     added = {"adds": ADDED, "direct": ADDED, "lists": LISTED, "directs": LISTED, "taken": 0}
@@ -362,8 +383,6 @@ async def _waits(bench: Bench, theirs: JetStreamContext, clients: dict[str, pens
     """Add by each client and publish by bare nats-py in turn, each at an even pace. Return how many milliseconds each
     took to its handler, or callback."""
     await bench.connection.api("STREAM.CREATE.TIMED", {"name": "TIMED", "subjects": ["timed"]})
-    for name in ("worker1", "worker2"):
-        await bench.node(name, "--roles", "worker", "--app", "bench._drain_app")
     sides: dict[str, Callable[[Note], Awaitable[object]]] = {}
     for name, client in clients.items():
         sides[f"{name}add_to_handler"] = partial(client.jobs.add, "noted")
