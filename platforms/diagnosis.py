@@ -222,7 +222,14 @@ def envelope_hints(file: AdapterFile, answer: Any, page: Page) -> list[str]:
             f"[pages] total: the answer has no {pages.total!r}; numbers in it: {names(numbers)}"
             f"{_guess(pages.total, numbers, _TOTALS)}"
         )
-    is_full = len(page.rows) + len(page.bad) >= pages.size or (page.total or 0) > len(page.rows)
+    count = len(page.rows) + len(page.bad)
+    if pages.total and page.total is not None and page.total < count:
+        larger = [leaf for leaf in found if type(leaf.value) is int and leaf.value >= count]
+        hints.append(
+            f"[pages] total: {pages.total!r} is {page.total}, and the answer has {count} rows; larger numbers in it: "
+            f"{names(larger)}{_guess(pages.total, larger, _TOTALS)}"
+        )
+    is_full = count >= pages.size or (page.total or 0) > len(page.rows)
     if pages.next and page.next is None and at(answer, pages.next) is None and is_full:
         tokens = [leaf for leaf in found if isinstance(leaf.value, str) and leaf.value]
         hints.append(
@@ -230,6 +237,11 @@ def envelope_hints(file: AdapterFile, answer: Any, page: Page) -> list[str]:
             f"{_guess(pages.next, tokens, _NEXT)}"
         )
     return hints
+
+
+def is_about_size(hint: str) -> bool:
+    """Return whether a hint is one of `size_hint`."""
+    return ": asked for " in hint
 
 
 def size_hint(file: AdapterFile, page: Page) -> str:

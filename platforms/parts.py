@@ -138,6 +138,11 @@ class Part:
         for, and the first answer shows their size."""
         size = self._page_size if total is not None and 0 < self._page_size < total else rules.size
         end = min(total or 0, rules.deepest or total or 0)
+        if end > rules.most_requests * size:  # a wrong total must not fill the memory with the numbers of pages
+            raise BrokenContract(
+                f"the platform counts {total} orders in {window_text(self.window)}, which are more than "
+                f"{rules.most_requests} pages of {size}"
+            )
         return [at // size if rules.numbered == "number" else at for at in range(0, end, size)]
 
     def number_on(self, rules: PageRules) -> bool:

@@ -27,6 +27,7 @@ from platforms.diagnosis import (
     decoded,
     envelope_hints,
     first_fields,
+    is_about_size,
     is_outside,
     leaves,
     outside_hint,
@@ -191,6 +192,9 @@ async def _try_list(
         if "ignores the window" in trial.why and client.file is not None:
             trial.verdict = "window ignored"
             trial.hints.append(_ignored(client))
+        elif "the platform counts" in trial.why and client.file is not None:
+            told = client.file.pages.total or client.file.pages.total_header
+            trial.hints.append(f"[pages] total: {told!r} is no count of the window's orders")
     except (PlatformDown, TooMuch, BadUrl) as error:
         trial.why = str(error)
         trial.hints.append("base_url: no answer came from there; look at the account's base_url, and at the network")
@@ -238,8 +242,8 @@ async def _try(client: TrialClient[AdapterTrial], window: Window) -> set[str]:
     """Try one list, and return the keys that it has in the window."""
     trial = client.log
     first = await _first_answer(client, window)
-    if first is not None and first.rows and not trial.hints:
-        await _try_pages(client, window, first)
+    if first is not None and first.rows and all(is_about_size(hint) for hint in trial.hints):
+        await _try_pages(client, _first_window(client, window), first)
     if any("ignores it" in hint and "window." in hint for hint in trial.hints):
         trial.verdict, trial.why = "window ignored", "the platform lists the same orders for any window"
         return set()
@@ -258,8 +262,7 @@ async def _try(client: TrialClient[AdapterTrial], window: Window) -> set[str]:
 
 async def _first_answer(client: TrialClient[AdapterTrial], window: Window) -> Page | None:
     """Look at the first answer, and say what of it is not as declared. None: the platform finds the window too wide."""
-    declared = client.declared
-    longest = Window(max(window.start_ms, window.end_ms - declared.window.longest_ms), window.end_ms)
+    longest = _first_window(client, window)
     page = await client.page(longest, None)
     if page is None:
         return None
@@ -267,6 +270,11 @@ async def _first_answer(client: TrialClient[AdapterTrial], window: Window) -> Pa
     if client.file is not None and page.rows:
         await _try_window(client, client.file, longest, page)
     return page
+
+
+def _first_window(client: TrialClient[AdapterTrial], window: Window) -> Window:
+    """Return the last part of the window that one request may ask for."""
+    return Window(max(window.start_ms, window.end_ms - client.declared.window.longest_ms), window.end_ms)
 
 
 async def _try_window(client: TrialClient[AdapterTrial], file: AdapterFile, window: Window, page: Page) -> None:
@@ -356,6 +364,7 @@ async def _try_numbers(
         second_keys = {row.key for row in second.rows} if second is not None else set()
         if before is not None and {row.key for row in before.rows} - keys - second_keys:
             name = where.rpartition("] ")[2]
+            client.log.hints = [hint for hint in client.log.hints if not is_about_size(hint)]
             client.log.hints.append(f"[pages] first = {begins_at - 1}: there is a page before {name} = {begins_at}")
 
 
@@ -400,6 +409,9 @@ def _judge(client: TrialClient[AdapterTrial], window: Window, found: _Found) -> 
         trial.why = (
             "the total is what was read" if client.declared.pages.has_total else "the list ends below a full page"
         )
+        rules = client.declared.pages
+        if not client.has_turned and (rules.style != "one" or rules.numbered):
+            trial.why += ". No answer had a second page, so the names of pages were not tried: try a smaller size"
     else:
         trial.verdict = "unproven"
         rules = client.declared.pages

@@ -107,6 +107,8 @@ class TrialClient(Generic[LogT]):
         self._has_renewed = self._has_details = False
         self.body = b""
         self.longest_ms = 0
+        self.has_turned = False
+        """Whether a page after the first was asked for."""
 
     @property
     def declared(self) -> Declaration:
@@ -116,6 +118,7 @@ class TrialClient(Generic[LogT]):
         """Return the page, None if the platform finds the window too wide. Raises TrialRefused, PlatformError."""
         if any(name not in self.account.values for name in self.declared.granted):
             await self._renew()
+        self.has_turned = self.has_turned or page not in (None, 0)
         for tried in range(IN_PLACE_TRIES + 1):
             request = called(self.adapter.request, window, page, self.account, self.now_ms)
             response = await self._send(request)

@@ -132,6 +132,39 @@ async def test_ten_mistakes_are_mended_one_after_the_other_by_the_output_alone(s
     assert (text, left) == (RIGHT, {})
 
 
+@pytest.mark.parametrize(
+    ("right", "wrong", "sign"),
+    [
+        ("page = ", "p = ", '[request.params] p = "{page.number}": the platform returns the first page again'),
+        ("size = 50", "size = 50\nfirst = 2", "[pages] first = 1: there is a page before page"),
+        (
+            'total = "total"',
+            'total = "server_time_ms"',
+            "[pages] total: 'server_time_ms' is no count of the window's orders",
+        ),
+    ],
+)
+async def test_pages_by_number_are_tried_where_a_request_may_not_ask_for_the_whole_window(
+    tmp_path: Path, right: str, wrong: str, sign: str
+) -> None:
+    text = (files("platforms") / "mall_link.toml").read_text().replace('"mall_link"', '"numbered"')
+    for old, new in (
+        ('style = "link"\nsize = 100\nnext = "next"\n', "size = 50\n"),
+        ("total_is_live = true\n", ""),
+        ('longest = "1d"', 'longest = "1h"'),
+        ('limit = "{page.size}"', 'limit = "{page.size}"\npage = "{page.number}"'),
+    ):
+        assert old in text
+        text = text.replace(old, new)
+    window = ("--from", "-3h", "--to", "-1m")
+    async with a_mall(paging="number", history_ms=10_800_000, orders=1_000, ago_ms=60_000, page_size=50) as mall:
+        account = ("--account", f"base_url={mall.url}", "--account", "shop=s1")
+        assert "verdict: proven" in (await run_try(tmp_path / "numbered.toml", text, *account, *window)).ok().out
+        told = await run_try(tmp_path / "numbered.toml", text.replace(right, wrong), *account, *window)
+    assert told.code == 1
+    assert sign in told.out, told.out
+
+
 async def test_each_of_several_lists_is_tried(tmp_path: Path) -> None:
     text = (
         (files("platforms") / "mall_link.toml").read_text().replace('"mall_link"', '"twolists"')

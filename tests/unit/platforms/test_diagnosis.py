@@ -14,6 +14,7 @@ from platforms.diagnosis import (
     envelope_hints,
     first_fields,
     guessed_format,
+    is_about_size,
     is_outside,
     leaves,
     outside_hint,
@@ -125,6 +126,15 @@ def test_a_wrong_total_is_named_with_the_numbers_that_there_are() -> None:
     assert hint == "[pages] total: the answer has no 'meta.total'; numbers in it: meta.count = 1; is it 'meta.count'?"
 
 
+def test_a_total_below_the_rows_is_another_number() -> None:
+    wrong, said = file_with(pages={"total": "meta.page"}), answer(ORDER, ORDER, page=1, cursor="x")
+    (hint,) = envelope_hints(wrong.file, said, page_of(wrong, said))
+    assert hint == (
+        "[pages] total: 'meta.page' is 1, and the answer has 2 rows; larger numbers in it: meta.count = 2; "
+        "is it 'meta.count'?"
+    )
+
+
 def test_a_wrong_next_page_is_named_if_there_is_more() -> None:
     wrong, said = file_with(pages={"next": "meta.next_page"}), answer(ORDER, ORDER, count=5, cursor="abc")
     (hint,) = envelope_hints(wrong.file, said, page_of(wrong, said))
@@ -142,6 +152,7 @@ def test_a_size_that_the_platform_does_not_take_is_named_by_its_parameter() -> N
     )
     one = page_of(declared, answer(ORDER, count=9, cursor="x"))
     assert size_hint(declared.file, one).endswith("or returns 1 at most (then say size = 1)")
+    assert is_about_size(size_hint(declared.file, one))
 
 
 BOUNDS = RequestedBounds("a", "b", AT, AT + 3_600_000)

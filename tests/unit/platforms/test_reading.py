@@ -736,3 +736,18 @@ def test_parts_of_a_window_tile_it(start: int, length: int, longest: int, step: 
 @given(st.none() | st.integers(0, 10**12), st.integers(1, 1_000))
 def test_a_window_is_cut_into_some_parts_and_never_into_thousands(total: int | None, size: int) -> None:
     assert 2 <= parts_for(total, size) <= 64
+
+
+@pytest.mark.parametrize("numbered", ["number", "offset"])
+def test_a_total_beyond_all_pages_ends_the_reading_and_takes_no_memory(numbered: Numbered) -> None:
+    rows = [Row(f"o{number}", 1, 7, b"{}") for number in range(3)]
+    reading = Reading(declaration("one", size=3, numbered=numbered), Window(7, 8))
+    told = ""
+    for _ in range(5):
+        assert reading.next() is not None
+        try:
+            reading.feed(Page(list(rows), total=10**14))
+        except BrokenContract as error:
+            told = error.reason
+            break
+    assert "more than 5000 pages of 3" in told
