@@ -117,7 +117,7 @@ def nodes_text(view: "RatesView | Second") -> list[str]:
     governor = (
         f"governor: {view.governor}"
         if view.governor
-        else "no governor now: nothing with a rate begins until one is elected, in seconds"
+        else "no governor now: work that waits for a rate has one elected, in seconds"
     )
     if not view.silent:
         return [governor]

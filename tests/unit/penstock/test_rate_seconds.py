@@ -86,7 +86,7 @@ def test_rates_are_told_in_the_unit_that_reads_best() -> None:
 def test_a_line_has_the_second_and_what_is_wrong() -> None:
     assert line_of(second(("mail", 50, 49)), LEVELS).endswith("Z topic/mail 49 of 50/s ▇")
     wrong = line_of(second(governor="", silent=["n2"]), LEVELS)
-    assert "no rates; no governor now: nothing with a rate begins" in wrong
+    assert "no rates; no governor now: work that waits for a rate has one elected" in wrong
     assert wrong.endswith("1 of 2 nodes answered, so counts are too low; silent: n2")
 
 
