@@ -16,6 +16,7 @@ _MOST_READINGS = 3  # of a part that cannot be cut smaller
 _MOST_IN_VAIN = 10  # such readings by number in a row, once one has found other orders than the one before
 _MOST_NUMBERED = 60
 MOST_AT_ONCE = 20  # pages that are read by number without halving first
+_MANY_SHARED = 20  # one row of so many, listed twice, costs a twentieth of the requests
 _MOST_REPEATS = 10  # pages in a row that list only what the part has listed before
 
 Step = Literal["done", "unproven", "more", "count", "again", "split", "at once", "numbered", "next"]
@@ -195,7 +196,7 @@ def decide(
         return "done"
     is_full = len(page.rows) + len(page.bad) >= rules.size
     is_cut_short = total is not None or page.next is not None or page.has_more or is_full
-    if at_once and part.pages == 1 and _fits_at_once(part, page, total, rules):
+    if at_once and part.pages == 1 and fits_at_once(part, page, total, rules):
         return "at once"
     if rules.style == "one" and part.pages == 1 and is_cut_short and can_split:
         return "split"
@@ -211,13 +212,18 @@ def decide(
     return "count" if is_counted else _mend(part, rules, can_split)
 
 
-def _fits_at_once(part: Part, page: Page, total: int | None, rules: PageRules) -> bool:
+def fits_at_once(part: Part, page: Page, total: int | None, rules: PageRules) -> bool:
     """Return whether the rest is some pages that can be asked for by their number. Halving needs twice as many
     requests. The total shows whether anything moved meanwhile."""
     listed = len(page.rows) + len(page.bad)
     if not rules.numbered or rules.style != "one" or rules.counts_rows or total is None or part.page is not None:
         return False
     return 0 < listed < total <= MOST_AT_ONCE * listed and (not rules.deepest or total <= rules.deepest)
+
+
+def repeats_many(following: Part, page: Page) -> bool:
+    """Return whether the answer that goes on from the last row lists many of the rows again, which share its moment."""
+    return following.behind is not None and len(following.behind.shared) * _MANY_SHARED > len(page.rows)
 
 
 def crowd_ms(page: Page, window: Window, step_ms: int) -> int | None:

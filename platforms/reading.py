@@ -24,7 +24,7 @@ Where the rows of a full answer come in the order of the windowed time, the next
 two totals show whether anything was left out in between. If so, that piece is read by itself. Lists without an upper
 bound are read in this way as well, up to the end of the window.
 
-Where rows come in another order, and pages can be asked for by number or offset, the rest of some pages is read so,
+Where rows come in another order, or many share a moment, and pages have numbers or offsets, some pages are read so,
 from the last page back to the second one, before anything is cut. If the count does not add up, the part is cut then.
 
 Orders that change between pages leave the window (their new version belongs to a later one) and move others under the
@@ -51,7 +51,9 @@ from platforms.parts import (
     crowd_ms,
     cut_window,
     decide,
+    fits_at_once,
     parts_for,
+    repeats_many,
     walk_on,
     window_text,
 )
@@ -141,7 +143,7 @@ class Reading:
         self._todo = [Part(piece) for piece in reversed(pieces)]
         self._versions: dict[str, int] = {} if versions is None else versions
         self._is_proven = self._is_counted = True
-        self._requests = self._cut = self._strays = self._moved = 0
+        self._requests = self._cut = self._strays = self._listed = self._moved = 0
         self._at_once = True  # no reading by number has failed yet
         self._short: list[ShortPart] = []
         self._bad: dict[tuple[str | None, bytes], BadRow] = {}
@@ -215,6 +217,8 @@ class Reading:
         part.take(page, total, self._rules)
         again = self._confirm(part, page, total)
         following = walk_on(part, page, total, self._rules, self._bounds)
+        if self._at_once and following is not None and repeats_many(following, page):
+            following = None if fits_at_once(part, page, total, self._rules) else following
         if following is not None:
             self._moved = self._requests
             self._todo[-1] = following
@@ -325,11 +329,15 @@ class Reading:
         start, end = self._window.start_ms, self._window.end_ms
         inside = [row for row in rows if row.modified_ms is None or start <= row.modified_ms < end]
         if len(inside) == len(rows):
+            self._listed += len(rows)
             return rows
         bounds = self._bounds.request(asked)
         kept = set(map(id, inside))
         strays = [row for row in rows if id(row) not in kept and not is_asked(bounds, row.modified_ms)]
-        if len(strays) >= _FEW_ROWS and 2 * len(strays) > len(rows):
+        self._listed += len(rows)
+        all_strays = self._strays + len(strays)
+        is_much = all_strays >= 3 * _FEW_ROWS and 2 * all_strays > self._listed
+        if (len(strays) >= _FEW_ROWS and 2 * len(strays) > len(rows)) or (strays and is_much):
             raise Unreadable(
                 f"{len(strays)} of {len(rows)} rows are not from {window_text(asked)}: the platform ignores the "
                 "window; check the names of its parameters",

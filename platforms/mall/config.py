@@ -20,9 +20,9 @@ class MallConfig(Struct, frozen=True):
     `offset` takes `offset` from 0. past_end: a page past the end is empty, or the last page again. deepest: no row
     beyond this one is listed. ties: orders of one moment are sorted by their key, or by `number` and `offset` anew for
     each request. crowd, crowds: see `Plan`. tokens: `keyset` holds its place while orders leave, `offset` drifts, as
-    most platforms do. lower, upper: how bounds compare. grain_ms: order times are dropped to it before they are
-    compared. times, zone: how `from` and `to` are written. page_size: the most rows
-    of an answer, whatever is asked for. orders: of all shops together. clock_offset_ms: the mall's clock minus the
+    most platforms do. lower, upper: how bounds compare. ignores_end: nobody looks at the upper one. grain_ms: order
+    times are dropped to it before they are compared. times, zone: how `from` and `to` are written. page_size: the most
+    rows of an answer, whatever is asked for. orders: of all shops together. clock_offset_ms: the mall's clock minus the
     machine's. needs_token: a request for orders needs a token from /_mall/login. token_requests: a token is good for so
     many requests, 0 for no end.
 
@@ -54,6 +54,7 @@ class MallConfig(Struct, frozen=True):
     tells_limits: bool = False
     lower: Literal["includes", "excludes"] = "includes"
     upper: Literal["includes", "excludes"] = "excludes"
+    ignores_end: bool = False
     grain_ms: Annotated[int, Meta(ge=1)] = 1
     times: Literal["unix_ms", "unix_s", "iso", "wall"] = "unix_ms"
     zone: str = "UTC"

@@ -145,7 +145,8 @@ def list_orders(
 def bounds(query: Mapping[str, str], config: MallConfig) -> tuple[int, int]:
     """Return the half-open milliseconds that `from` and `to` select, by the mall's own rules. A grain of a second
     means that order times are compared without their milliseconds."""
-    return half_open(_moment(query.get("from"), config), _moment(query.get("to"), config), config)
+    high = None if config.ignores_end else _moment(query.get("to"), config)
+    return half_open(_moment(query.get("from"), config), high, config)
 
 
 def half_open(low: int | None, high: int | None, config: MallConfig) -> tuple[int, int]:

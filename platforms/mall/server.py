@@ -121,8 +121,10 @@ class Mall:
         self._requests += 1
         now_ms = self.now_ms()
         fault = self.dealer.deal(now_ms) or self._bad(request.query)
-        self._use_token(fault)
-        if self.config.needs_token and request.headers.get("Authorization") != f"Bearer {self._token()}":
+        bearer = request.headers.get("Authorization")
+        if bearer == f"Bearer {self._token()}" or fault == "expire":  # what is refused uses nothing up
+            self._use_token(fault)
+        if self.config.needs_token and bearer != f"Bearer {self._token()}":
             self.kinds["login"] += 1
             return _json_error(401, "token_expired")
         if fault in ("late", "hang"):

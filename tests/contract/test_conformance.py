@@ -13,6 +13,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+import anyio
 import pytest
 
 from actors.fetch.sources import SourceKey
@@ -24,7 +25,7 @@ from platforms.registry import adapter_named, adapter_names
 from streams.connection import Connection
 from streams.publisher import Publisher
 from tests.contract.players import BERLIN_BACK_MS, HOUR_MS
-from tests.support.engine import a_mall, adapter_table, running_node
+from tests.support.engine import a_mall, adapter_table, ledger_moves, running_node, stored_versions, truth_of
 from tests.support.manners import Judged, add_manner, coverage_of, judge, read_to_end, references, silent, store_all
 
 PLATFORMS = sorted(set(DIALECTS) & set(adapter_names()))
@@ -220,6 +221,24 @@ def manner_cases(orders: int) -> list[Case]:
             {"orders": orders, "page_size": 20, "clock_offset_ms": -600_000},
             own={"slice": "600s"},  # a longer one would end in a time that the platform has not reached
         ),
+        Case(
+            "conf-rows",
+            adapter_table(pages={**PAGES, "total_counts": "rows"}),
+            {"orders": orders, "listing": "changes", "totals": "rows", "change_share": 0.5, "page_size": 20},
+        ),
+        Case(
+            "conf-endless",
+            one,
+            {"orders": orders, "page_size": 20, "ignores_end": True},
+            own={"slice": "600s", "retries": 1},
+        ),
+        Case(
+            "conf-sessions",
+            "mall_token",
+            {"orders": orders, "paging": "token", "needs_token": True, "token_requests": 1, "page_size": 20},
+            {"key": "k"},
+            own={"slice": "120s"},  # many slices at once use up each other's sessions
+        ),
         Case("conf-fast-clock", one, {"orders": orders, "page_size": 20, "clock_offset_ms": 600_000}),
         Case("conf-fold", in_berlin, {"orders": orders, **fold}),
         Case("conf-fold-hours", in_berlin, {"orders": orders, **fold}, own={"slice": "1h", "again_slice": "1h"}),
@@ -266,12 +285,41 @@ async def test_every_manner_is_read_whole_or_told(
             assert (name, each.judged.doubled, each.silent) == (name, 0, 0)
             if name in FEW_REQUESTS:
                 assert (name, each.lists) <= (name, 1.3 * each.ideal + 7)
-            if name not in ("conf-lies", "conf-renamed"):
+            if name not in ("conf-lies", "conf-renamed", "conf-endless"):
                 assert (name, each.judged.missing, each.coverage.is_whole) == (name, 0, True)
         if "conf-lies" in found:
             _is_told_of_the_lie(found["conf-lies"])
+        if "conf-endless" in found:
+            assert "ignores the window" in found["conf-endless"].parked
+            assert found["conf-endless"].lists <= 40 * found["conf-endless"].ideal
         if "conf-renamed" in found:
             _is_told_of_the_other_name(found["conf-renamed"])
+
+
+async def test_what_comes_or_changes_later_is_stored_too(
+    connection: Connection, publisher: Publisher, tmp_path: Path
+) -> None:
+    """Orders that are listed seconds after their time, by second looks, and changes that leave the listed time as it
+    was, by sweeps. Both while the shop sells."""
+    live: dict[str, Any] = {"orders": 150, "history_ms": 10_000, "live_ms": 4_000, "live_share": 0.5, "tie_share": 0.0}
+    quick: dict[str, Any] = {"slice": "2s", "settle": "500ms", "again_slice": "2s"}
+    late, frozen = SourceKey("late", "s1"), SourceKey("frozen", "s1")
+    table = adapter_table(pages=PAGES)
+    async with (
+        a_mall(late_share=0.3, late_ms=2_500, **live) as slow,
+        a_mall(frozen_share=0.5, change_share=0.7, **live) as still,
+        running_node(connection, publisher) as node,
+    ):
+        await add_manner(connection, publisher, slow, table, source=late, **quick, again=["3s", "6s"])
+        await add_manner(connection, publisher, still, table, source=frozen, **quick, sweep="2s")
+        with anyio.fail_after(WITHIN_S):
+            for source, mall in ((late, slow), (frozen, still)):
+                wanted = truth_of(mall, "s1")
+                while await stored_versions(connection, source) != wanted:
+                    await ledger_moves(node.engine, source)
+        await store_all(connection, publisher, tmp_path / "orders.db")
+        for source, mall in ((late, slow), (frozen, still)):
+            assert (source, judge(mall, tmp_path / "orders.db", source)) == (source, Judged(150, 0, 0))
 
 
 def _is_told_of_the_lie(each: Played) -> None:

@@ -282,6 +282,12 @@ async def ledger_when(
         remove()
 
 
+async def ledger_moves(engine: FetchEngine, source: SourceKey) -> None:
+    """Wait until the source's ledger has changed."""
+    before = engine.ledgers.peek(source)
+    await ledger_when(engine, source, lambda ledger: ledger is not before)
+
+
 class Logged(logging.Handler):
     """The log lines since this was opened."""
 

@@ -44,6 +44,7 @@ class Logins:
         self._clock = clock
         self._grants: dict[SourceKey, _Grant] = {}
         self._locks: dict[SourceKey, anyio.Lock] = {}
+        self._in_vain: dict[SourceKey, int] = {}
 
     def account(self, source: SourceKey) -> Account:
         """Return the source's account with its renewed credentials. Raises UnknownSource, UnusableSource."""
@@ -51,6 +52,14 @@ class Logins:
         if grant is None or grant.account != account.values:
             return account
         return Account(account.name, {**account.values, **grant.values})
+
+    def worked(self, source: SourceKey) -> None:
+        """Note that the platform gave a good response to the source's credentials."""
+        self._in_vain.pop(source, None)
+
+    def in_vain(self, source: SourceKey) -> int:
+        """Return how often this node has renewed the credentials since they worked last."""
+        return self._in_vain.get(source, 0)
 
     async def renew(self, source: SourceKey, adapter: Adapter, refused: Account) -> Account:
         """Return an account with other credentials than the refused ones. If there are no others, return the same for
@@ -72,6 +81,7 @@ class Logins:
             for value in values.values():
                 Secret(value)  # the log's redaction knows it from here on
             self._grants[source] = _Grant(account.values, values)
+            self._in_vain[source] = self.in_vain(source) + 1
             return self.account(source)
 
     async def _ask(self, adapter: Adapter, account: Account) -> Mapping[str, str]:

@@ -63,6 +63,8 @@ IN_PLACE_TRIES = 3
 AGAIN = Backoff(growth="exponential", base_ms=200, cap_ms=IN_PLACE_MS, spread=0.0)
 MOST_RENEWALS = 3
 """Renewals between two good responses. A token may be void again at once, if another node has renewed it."""
+ENDED_AGAIN_MS = 1_000
+"""When a slice is read again whose sessions others have used up. They worked for these, so that spends no attempt."""
 REFUSED_ATTEMPTS = 3
 """Attempts that must all end so before renewable credentials count as refused, and need a person."""
 
@@ -186,6 +188,7 @@ class PlatformSession:
                     rates = self._adapter.declaration.rate
                     await self._learned.answered(work.source, work.settings, rates, response.headers)
                 self._renewals = 0
+                self._logins.worked(work.source)
                 self._time.was_answered = True
                 return reading.feed(page)
             case Split():
@@ -318,6 +321,8 @@ class PlatformSession:
         return ending(trouble, self._work.settings, self._status, was_answered=self._time.was_answered)
 
     def _refusal(self, said: str) -> Outcome:
+        if self._has_others and self._logins.in_vain(self._work.source) < MOST_RENEWALS:
+            return NotNow("the platform ends each session after few requests" + quoted(said), ENDED_AGAIN_MS)
         reason = "the platform refuses the credentials, also after they were renewed" + quoted(said)
         is_sure = not self._has_others or self._work.slice.attempt >= REFUSED_ATTEMPTS
         return PlatformRefused(reason) if is_sure else Failed(reason)

@@ -506,6 +506,19 @@ def test_a_platform_that_ignores_the_window_is_found_out() -> None:
         reading.feed(Page([Row(str(at), 1, 100_000 + at, b"{}") for at in range(50)], total=50_000))
 
 
+def test_a_platform_that_ignores_the_end_is_found_out_although_each_page_has_some_rows_of_the_window() -> None:
+    class Endless(ModelPlatform):
+        def answer(self, ask: Ask) -> Page:
+            return super().answer(Ask(Window(ask.window.start_ms, 10**9), ask.page))
+
+    platform = Endless(orders_at(*range(0, 40_000, 10)), size=20, paging="none")
+    reading = Reading(declaration("one", size=20), WIDE)
+    with pytest.raises(Unreadable, match="ignores the window"):
+        for _ in read_all(reading, platform):
+            pass
+    assert reading.result.requests < 100
+
+
 def timeless(*keys: str, version: int = 1) -> Page:
     return Page([Row(key, version, None, b"{}") for key in keys], total=len(keys))
 

@@ -157,3 +157,11 @@ def test_an_order_that_only_seems_to_be_sorted_by_time_is_found_out_by_the_count
     reading, rows = read(ModelPlatform(orders, size=4, paging="none", shuffle=by_key), declaration(size=4))
     assert len(rows) == 11
     assert reading.result.is_proven
+
+
+def test_where_many_share_a_moment_pages_by_number_cost_less_than_a_moving_bound() -> None:
+    """Ten orders in each second, by a clock of seconds: each answer of the bound would list ten of them again."""
+    orders = orders_at(*[number // 10 for number in range(1_900)])
+    declared = declaration("one", size=100, numbered="number")
+    reading, rows = read(ModelPlatform(orders, size=100, paging="none", numbered="number"), declared)
+    assert (len(rows), reading.result.is_proven, reading.result.requests) == (1_900, True, 19)
