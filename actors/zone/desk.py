@@ -169,7 +169,7 @@ class UnknownZone(Exception):
     """The map does not know this zone."""
 
     def __init__(self, zone: str, known: Sequence[str]) -> None:
-        there = ", ".join(known) or "there is no map; see `penstock routing apply --help`"
+        there = f"there are {', '.join(known)}" if known else "there is no map; see `penstock routing apply --help`"
         super().__init__(f"no zone {zone[:40]!a}; {there}")
 
 

@@ -1,5 +1,6 @@
 """`penstock routing`: the shard map, what a change of it would do, and its history."""
 
+import math
 import tomllib
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -28,6 +29,7 @@ __all__ = [
     "say_map",
     "say_plan",
     "say_report",
+    "weight_of",
     "write_drill",
 ]
 
@@ -156,7 +158,7 @@ def _change(
     change: dict[str, Any] = {
         "map": None if file is None else _document(file),
         "moves": dict(_pair("--move", text, "SHARD=ZONE") for text in move or ()),
-        "weights": dict(_weight(text) for text in weight or ()),
+        "weights": dict(weight_of(text) for text in weight or ()),
         "epoch": epoch,
         "from_zone": from_zone,
         "balance": balance,
@@ -186,12 +188,16 @@ def _pair(option: str, text: str, form: str) -> tuple[str, str]:
     return name, value
 
 
-def _weight(text: str) -> tuple[str, float]:
+def weight_of(text: str) -> tuple[str, float]:
+    """Return the zone and its weight. Raises UsageError."""
     zone, number = _pair("--weight", text, "ZONE=N")
     try:
-        return zone, float(number)
+        weight = float(number)
     except ValueError:
-        raise UsageError(f"--weight: {zone}: {number[:40]!a} is no number") from None
+        weight = math.nan
+    if not math.isfinite(weight):
+        raise UsageError(f"--weight: {zone}: {number[:40]!a} is no number")
+    return zone, weight
 
 
 def say_change(call: CommandCall, view: "ChangeView") -> None:

@@ -10,8 +10,9 @@ from actors.zone.rules.plan import plan
 from actors.zone.rules.report import MoveReport, TakenReport
 from actors.zone.rules.routing import drained, made, next_map
 from penstock.cli.output import Output
-from penstock.cli.routing import say_history, say_map, say_plan, say_report
+from penstock.cli.routing import say_history, say_map, say_plan, say_report, weight_of
 from penstock.cli.zones import say_zone
+from penstock.errors import UsageError
 
 JOB = "a-job-with-a-name-of-32-letters-"
 ZONES = ("europe-west-4-and-long-1", "europe-west-4-and-long-2")
@@ -71,3 +72,10 @@ def test_hand_overs_of_one_job_from_one_zone_are_one_line() -> None:
     _zone(Output(is_json=False, file=file))
     [line] = [line for line in file.getvalue().splitlines() if ZONES[0] in line]
     assert line.split() == [JOB, ZONES[0], "1000002", "2", "12345", str(OFFSET), "246912", "0", "2"]
+
+
+@pytest.mark.parametrize("number", ["nan", "inf", "-inf", "much", ""])
+def test_a_weight_is_a_number(number: str) -> None:
+    with pytest.raises(UsageError, match="--weight: "):
+        weight_of(f"east={number}")
+    assert weight_of("east=2") == ("east", 2.0)
