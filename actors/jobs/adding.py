@@ -99,8 +99,8 @@ class Adding:
             raise BadJob("jobs", len(jobs), "are too many for one call", f"send at most {MOST_JOBS}")
         self._admit("jobs")
         until_s = monotonic_s() + ADD_S
-        if (still_s := self._stood_still_s()) > STILL_S:
-            return [_too_old(job, still_s) for job in jobs]
+        if still := self.standstill():
+            return [_too_old(job, still) for job in jobs]
         now_ms = self._clock.now_ms()
         made = await self._with_topics([await self._made(job, now_ms, trace_s, first) for job in jobs])
         answers = await self._within_quotas(jobs, made)
@@ -118,6 +118,11 @@ class Adding:
         if replaced:
             await self._drop_replaced(replaced)
         return [answer for answer in answers if answer is not None]
+
+    def standstill(self) -> str:
+        """Return why adds that this process has read may be old: it stood still. Empty: it did not."""
+        still_s = self._stood_still_s()
+        return f"this process stood still for {still_s:.0f} s" if still_s > STILL_S else ""
 
     async def _with_topics(self, made: builtins.list[JobRecord | NotAdded]) -> builtins.list[JobRecord | NotAdded]:
         """Make sure that the topics of the jobs are known, and return the jobs. A topic that cannot be made refuses its
@@ -224,6 +229,6 @@ class Adding:
         return counts.delayed + counts.ready
 
 
-def _too_old(job: NewJob, still_s: float) -> NotAdded:
-    reason = f"this process stood still for {still_s:.0f} s, and the job may have been added elsewhere since"
+def _too_old(job: NewJob, still: str) -> NotAdded:
+    reason = f"{still}, and the job may have been added elsewhere since"
     return NotAdded(code="unknown", reason=reason, topic=shown_of(job.topic), id=shown_of(job.id))

@@ -145,6 +145,10 @@ class JobDesk:
         """Add one job, as `Adding.add_one`."""
         return await self._adding.add_one(job, first=first, trace_s=trace_s)
 
+    def standstill(self) -> str:
+        """Return what `Adding.standstill` does."""
+        return self._adding.standstill()
+
     async def close(self) -> None:
         """End what is still being added."""
         await self._adding.close()

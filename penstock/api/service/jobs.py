@@ -46,6 +46,8 @@ ROOM_EACH = 400
 
 
 async def add(desk: JobDesk, _ask: None, question: Question) -> object:
+    if still := desk.standstill():  # our client asks again, and says of what age its add is
+        raise refused("unavailable", f"{still}; not done, ask again")
     jobs, is_single = read_jobs(question.request.payload)
     if is_single and isinstance(jobs[0], NewJob):
         return _only([await desk.add_one(jobs[0], first=_first_try(question))])

@@ -222,6 +222,19 @@ async def test_the_answer_to_a_turn_that_is_lost_is_asked_for_again(
     assert (await office.desk.count(TOPIC)).ready == 21
 
 
+async def test_a_desk_that_stood_still_leaves_a_turn_to_the_next_try(
+    client: Client, office: Office, asked: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It does not know how old the request is. Not done is certain, so no caller hears that it is unknown."""
+    lasted_s = iter([22.0, 22.0])
+    monkeypatch.setattr(office.desk._adding, "_stood_still_s", lambda: next(lasted_s, 0.0))
+    added = await asyncio.gather(*(client.jobs.add(TOPIC, n, id=f"{n}") for n in range(20)))
+    assert all(answer.is_new for answer in added)
+    assert next(lasted_s, None) is None, "it was refused twice"
+    assert asked == ["add"]
+    assert (await office.desk.count(TOPIC)).ready == 20
+
+
 async def test_callers_of_one_desk_that_come_in_one_turn_are_added_for_together(
     office: Office, monkeypatch: pytest.MonkeyPatch
 ) -> None:
