@@ -1,5 +1,7 @@
 """The exceptions that users of the command line and the client may catch, and the exit code of each."""
 
+from typing import Any
+
 __all__ = [
     "Interrupted",
     "NotAccepted",
@@ -66,4 +68,6 @@ class Unavailable(PenstockError):
 
 class Timeout(PenstockError):
     """No reply came in time. The call may have been done, or may still be. It is harmless to repeat it under the same
-    id."""
+    id. `job`: of an add, the job with its id and nonce. `add_many([error.job])` repeats that very add."""
+
+    job: Any = None

@@ -165,12 +165,20 @@ class Jobs:
         """Add one job and return it. The options are those of `new_job`. If the result's `is_new` is False, it is the
         job that already existed.
 
-        With `on_same="error"` an existing job raises NotAccepted, `code` `exists`."""
-        answer = await self._add(_named(new_job(topic, body, **options)))
-        if isinstance(answer, Added):
-            return answer
-        if answer.code in ("unknown", "unavailable"):
-            raise (Timeout if answer.code == "unknown" else Unavailable)(answer.reason)
+        With `on_same="error"` an existing job raises NotAccepted, `code` `exists`. After a Timeout, `add_many` with the
+        error's `job` repeats this add, and adds no second job."""
+        job = _named(new_job(topic, body, **options))
+        try:
+            answer = await self._add(job)
+            if isinstance(answer, Added):
+                return answer
+            if answer.code == "unknown":
+                raise Timeout(answer.reason)
+        except Timeout as lost:
+            lost.job = job
+            raise
+        if answer.code == "unavailable":
+            raise Unavailable(answer.reason)
         raise NotAccepted(answer.reason, code=answer.code, field=answer.field)
 
     async def _add(self, job: NewJob) -> Added | NotAdded:

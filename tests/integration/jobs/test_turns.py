@@ -222,6 +222,25 @@ async def test_the_answer_to_a_turn_that_is_lost_is_asked_for_again(
     assert (await office.desk.count(TOPIC)).ready == 21
 
 
+async def test_an_add_of_unknown_outcome_can_be_repeated_by_its_caller(
+    client: Client, office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though it gave no id of its own."""
+    ask = client.jobs._service.request
+
+    async def lose(*args: Any, **more: Any) -> Any:
+        await ask(*args, **more)
+        raise penstock.Timeout("no answer")
+
+    for calls in (1, 3):
+        monkeypatch.setattr(client.jobs._service, "request", lose)
+        lost = await asyncio.gather(*(client.jobs.add(TOPIC, n) for n in range(calls)), return_exceptions=True)
+        monkeypatch.setattr(client.jobs._service, "request", ask)
+        again = await client.jobs.add_many([each.job for each in lost if isinstance(each, penstock.Timeout)])
+        assert [isinstance(answer, Added) and answer.is_new for answer in again] == [True] * calls
+    assert (await office.desk.count(TOPIC)).ready == 1 + 3
+
+
 async def test_a_desk_that_stood_still_leaves_a_turn_to_the_next_try(
     client: Client, office: Office, asked: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
