@@ -143,7 +143,7 @@ class Reading:
         self._todo = [Part(piece) for piece in reversed(pieces)]
         self._versions: dict[str, int] = {} if versions is None else versions
         self._is_proven = self._is_counted = True
-        self._requests = self._cut = self._strays = self._listed = self._moved = 0
+        self._requests = self._cut = self._strays = self._odd = self._listed = self._moved = 0
         self._at_once = True  # no reading by number has failed yet
         self._short: list[ShortPart] = []
         self._bad: dict[tuple[str | None, bytes], BadRow] = {}
@@ -328,20 +328,20 @@ class Reading:
         """Drop the neighbours' rows. Keep strays, since the platform may list them nowhere else."""
         start, end = self._window.start_ms, self._window.end_ms
         inside = [row for row in rows if row.modified_ms is None or start <= row.modified_ms < end]
-        if len(inside) == len(rows):
-            self._listed += len(rows)
+        self._listed += len(rows)
+        if len(inside) == len(rows) and asked == self._window:
             return rows
         bounds = self._bounds.request(asked)
+        odd = [row for row in rows if not is_asked(bounds, row.modified_ms)]
         kept = set(map(id, inside))
-        strays = [row for row in rows if id(row) not in kept and not is_asked(bounds, row.modified_ms)]
-        self._listed += len(rows)
-        all_strays = self._strays + len(strays)
-        is_much = all_strays >= 3 * _FEW_ROWS and 2 * all_strays > self._listed
-        if (len(strays) >= _FEW_ROWS and 2 * len(strays) > len(rows)) or (strays and is_much):
+        strays = [row for row in odd if id(row) not in kept]
+        self._odd += len(odd)
+        is_page = len(strays) >= _FEW_ROWS and 2 * len(strays) > len(rows)
+        if is_page or (odd and self._odd >= 3 * _FEW_ROWS and 2 * self._odd > self._listed):
             raise Unreadable(
-                f"{len(strays)} of {len(rows)} rows are not from {window_text(asked)}: the platform ignores the "
+                f"{len(odd)} of {len(rows)} rows are not from {window_text(asked)}: the platform ignores the "
                 "window; check the names of its parameters",
-                strays[0].body[:_SHOWN],
+                odd[0].body[:_SHOWN],
             )
         self._strays += len(strays)
         self._cut += len(rows) - len(inside) - len(strays)
