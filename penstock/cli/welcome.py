@@ -39,6 +39,6 @@ def _next(config: Config, topics: tuple[str, ...], tasks: tuple[str, ...]) -> st
     if config.is_embedded and config.data:
         where = f" --data {shlex.quote(config.data)}"
     if tasks and not topics:
-        return f"penstock batch submit {tasks[0]} FILE{where}"
+        return f"penstock batch submit FILE --task {tasks[0]}{where}"
     topic = topics[0] if topics else "mails"
     return f"penstock jobs add {topic} '{{\"to\": 7}}'{where}"

@@ -27,6 +27,7 @@ from actors.batch.rules.rounds import (
     items_to_run,
     leave_ms,
     may_leave,
+    open_s,
     result_of,
     shortened,
 )
@@ -168,6 +169,7 @@ class Chunks:
             partial(self._is_over, record),
             self._stop,
             leave_ms=leave_ms(pointer.round),
+            open_s=open_s(pointer.round),
         )
 
     async def _run(

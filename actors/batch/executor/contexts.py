@@ -58,6 +58,10 @@ def text_of(error: object) -> str:
     return printable(text)
 
 
+FEW_ITEMS, CHUNKS_AHEAD = 8, 16
+"""The size of the first chunks. A later one has at most a sixteenth of the items before it."""
+
+
 class NotTheSame(ValueError):
     """A repeated streaming split gave other items than before."""
 
@@ -142,11 +146,16 @@ class SplitContext(_Step):
         if self._behind is not None and self._count < self._behind.items:
             self._pass_over(item, self._behind)
             return
-        if self._open and (len(self._open) >= self._chunk_items or self._open_bytes + size > CHUNK_BYTES):
+        if self._open and (len(self._open) >= self._most_items() or self._open_bytes + size > CHUNK_BYTES):
             self._close()
         self._open.append(item)
         self._open_bytes += size
         self._count += 1
+
+    def _most_items(self) -> int:
+        """Return how many items the open chunk may have: few at first, so that a small batch has some for each worker,
+        and more with each chunk."""
+        return min(self._chunk_items, max(FEW_ITEMS, (self._count - len(self._open)) // CHUNKS_AHEAD))
 
     def _pass_over(self, item: Raw, behind: Seal) -> None:
         self._digest.update(bytes(item) + b"\n")

@@ -12,6 +12,7 @@ import anyio
 from msgspec import Raw
 
 from actors.runtime.rules.slots_held import SlotCall, SlotCut
+from streams.batch_messages import Outcome
 
 CHUNK_S = 0.2
 FEWEST_S = 1.0
@@ -110,6 +111,9 @@ class Gate(Protocol):
     async def admit(self, waiting: deque[Item], most: int) -> Admitted:
         """Wait until some of the waiting items may begin, and return them, at most `most`."""
 
+    def ended(self, outcomes: Sequence[Outcome]) -> None:
+        """Hear how items ended."""
+
 
 class OpenGate:
     """A gate that admits every item at once."""
@@ -119,6 +123,9 @@ class OpenGate:
 
     async def admit(self, waiting: deque[Item], most: int) -> Admitted:
         return Admitted(first(waiting, most))
+
+    def ended(self, outcomes: Sequence[Outcome]) -> None:
+        pass
 
 
 def first(waiting: deque[Item], most: int) -> list[Item]:

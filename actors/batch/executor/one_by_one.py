@@ -62,6 +62,7 @@ async def run_marked(
             [ended] = await run_admitted(handler, turn, admitted)
         if ended.status == "unknown" and (known := await _checked(handler, turn, index, item)) and known.status == "ok":
             ended = known
+        gate.ended([ended])
         outcomes.append(ended)
     if len(outcomes) < len(items):
         await marks.set(marks.indexes)
@@ -86,7 +87,9 @@ async def run_suspected(
     while admitted := await gate.admit(waiting, 1):
         with admitted.freed():
             await marks.set([*deaths, admitted.items[0][0]])
-            outcomes += await run_admitted(handler, turn, admitted)
+            ended = await run_admitted(handler, turn, admitted)
+        gate.ended(ended)
+        outcomes += ended
     await marks.set(deaths)
     return sorted(outcomes, key=lambda outcome: outcome.index)
 

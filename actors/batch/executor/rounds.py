@@ -51,7 +51,9 @@ async def run_items(handler: TaskHandler, turn: Round, items: Sequence[Item], ga
         most = FEW if handler.is_loop else max(1, len(items))
         while admitted := await gate.admit(waiting, most):
             began_s = monotonic_s()
-            outcomes += await run_admitted(handler, turn, admitted)
+            ended = await run_admitted(handler, turn, admitted)
+            gate.ended(ended)
+            outcomes += ended
             if handler.is_loop:
                 most = most * 2 if monotonic_s() - began_s < SHORT_S else max(1, most // 2)
     return sorted(outcomes, key=lambda outcome: outcome.index)
@@ -71,7 +73,9 @@ async def _run_each(handler: TaskHandler, turn: Round, items: Sequence[Item], ga
                 admitted = await gate.admit(waiting, 1)
             if not admitted:
                 return
-            outcomes += await run_admitted(handler, turn, admitted)
+            ended = await run_admitted(handler, turn, admitted)
+            gate.ended(ended)
+            outcomes += ended
 
     if handler.concurrency == 1:
         await work()

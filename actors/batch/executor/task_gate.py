@@ -9,6 +9,7 @@ the rounds of its pass, after half a day or more. An item that finds a full key 
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Sequence
 
@@ -93,7 +94,9 @@ class TaskKeys:
 
 class TaskGate:
     """The gate of one round, until the node stops or the instance is cancelled. `leave_ms`: how much
-    later the next round runs what has no slot, at least. `None`: this round must run it."""
+    later the next round runs what has no slot, at least. `None`: this round must run it. `open_s`: so long after its
+    first item it shuts, so that the ends so far are stored and the next round runs the rest. `None`: never. It stays
+    open once an item must run again, since the rest would wait with it."""
 
     def __init__(
         self,
@@ -104,6 +107,7 @@ class TaskGate:
         stop: anyio.Event,
         *,
         leave_ms: int | None,
+        open_s: float | None = None,
     ) -> None:
         self._rates = rates
         self._task = task
@@ -111,6 +115,8 @@ class TaskGate:
         self._is_over = is_over
         self._stop = stop
         self._leave_ms = leave_ms
+        self._open_s = open_s
+        self._shuts_s = math.inf
         self._queue: deque[KeyedItem] = deque()
         self._own: dict[KeyedItem, None] = {}
         """The items that have not begun: in the queue, parked or put off."""
@@ -122,7 +128,7 @@ class TaskGate:
         """When the next round should run what this one left for want of slots. `None`: it left nothing."""
 
     def is_shut(self) -> bool:
-        return self._stop.is_set() or self._is_over()
+        return self._stop.is_set() or monotonic_s() >= self._shuts_s or self._is_over()
 
     async def admit(self, waiting: deque[Item], most: int) -> Admitted:
         """Wait until some of the items may begin, and return them. What has no slot is out of `waiting` from then on,
@@ -134,10 +140,17 @@ class TaskGate:
             else:
                 found, wait_ms = self._admit_keyed(keys, waiting, most)
             if found is not None:
+                if self._open_s is not None:
+                    self._shuts_s, self._open_s = monotonic_s() + self._open_s, None
                 return found
             with anyio.move_on_after(min(LOOK_MS, wait_ms) / 1000):
                 await woken.wait() if keys is not None else await self._stop.wait()
         return Admitted([])
+
+    def ended(self, outcomes: Sequence[Outcome]) -> None:
+        """Hear how items ended."""
+        if any(outcome.status == "again" for outcome in outcomes):
+            self._shuts_s = math.inf
 
     def close(self) -> None:
         """Forget the items that have not begun."""

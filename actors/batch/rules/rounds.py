@@ -23,6 +23,7 @@ UNKNOWN = "it was begun, and nobody knows how it ended"
 LEFT_OUT = Raw(b'{"not_told":"left out: too much was told of this chunk for one message"}')
 MOST_REASONS = 3
 MAX_REASON = 300
+OPEN_S, GROWTH = 1.0, 1.1
 LEAVE_MS, LONGEST_LEAVE_MS = 500, 60_000
 MOST_ATTEMPTS = 101
 """Rounds that are kept for items that run again: a task has at most a hundred attempts."""
@@ -73,6 +74,13 @@ def may_leave(number: int) -> bool:
     """Return whether the next round may run what this one has not begun. A pass has a limit of rounds, some for items
     that run again."""
     return round_of_pass(number) < ROUNDS - MOST_ATTEMPTS
+
+
+def open_s(number: int) -> float | None:
+    """Return for how long a round begins items before it stores their ends, and leaves the rest to the next round: a
+    second, and a tenth longer with each round of the pass. So a hundred rounds are enough for a day, and people see
+    progress, and a killed process costs a second or so. `None`: it has to run all."""
+    return OPEN_S * GROWTH ** (round_of_pass(number) - 1) if may_leave(number) else None
 
 
 def leave_ms(number: int) -> int | None:

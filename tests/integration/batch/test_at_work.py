@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
+from collections.abc import Sequence
 from typing import Any
 
 import anyio
@@ -103,6 +104,9 @@ class Meeting:
 
     def is_shut(self) -> bool:
         return False
+
+    def ended(self, outcomes: Sequence[Outcome]) -> None:
+        pass
 
     async def admit(self, waiting: deque[Item], most: int) -> Admitted:
         self.came += 1

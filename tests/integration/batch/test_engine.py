@@ -14,12 +14,13 @@ import pytest
 import penstock
 from actors.batch.instances import InstanceExists, UnknownInstance
 from actors.batch.items import BatchItems
+from actors.batch.rules import rounds
 from actors.batch.rules.refusals import BatchRefused
 from actors.batch.tasks import UnknownTask
 from streams.batch_messages import ChunkResult, Counts
 from streams.connection import Connection
 from streams.errors import OutcomeUnknown, RevisionConflict
-from tests.support.batches import LONG_S, Plant, plant_in_its_own_task
+from tests.support.batches import LONG_S, Plant, plant, plant_in_its_own_task
 
 QUICK: dict[str, Any] = {"retry_base_s": 0.01, "retry_cap_s": 0.02}
 
@@ -450,3 +451,32 @@ async def test_cancelled_at_a_low_rate_it_does_not_wait_for_its_turn(node: Plant
     ended = await node.until(view.instance_id, "cancelled")
     assert anyio.current_time() - began_s < 30  # sixty items at one a second would take a minute
     assert ended.counts.ended == 60
+
+
+@penstock.batch("slow-ends")
+class SlowEnds:
+    async def split(self, ctx: penstock.SplitContext) -> None:
+        await ctx.commit(*range(12))
+
+    async def map(self, item: int) -> None:
+        log.ran[item] += 1
+        await anyio.sleep(0.03)
+
+
+@penstock.batch("slow-ends-once", is_idempotent=False)
+class SlowEndsOnce(SlowEnds):
+    pass
+
+
+@pytest.mark.parametrize("task", ["slow-ends", "slow-ends-once"])
+async def test_the_ends_of_a_slow_chunk_are_stored_while_it_runs(
+    connection: Connection, monkeypatch: pytest.MonkeyPatch, task: str
+) -> None:
+    monkeypatch.setattr(rounds, "OPEN_S", 0.05)
+    async with plant(connection, [task]) as node:
+        view = await node.run(task)
+        results = await node.results(view.instance_id)
+    assert view.counts == Counts(succeeded=12)
+    assert log.ran == Counter(range(12))
+    assert {result.chunk for result in results} == {0, 1}
+    assert len([result for result in results if result.chunk == 0]) > 2

@@ -10,6 +10,7 @@ import anyio.lowlevel
 import pytest
 
 import penstock
+from actors.batch.executor import contexts
 from streams.backlog import consumers_pending
 from streams.batch_messages import ChunkResult, Counts, encode_message
 from streams.connection import Connection
@@ -55,7 +56,10 @@ class GatedEnd:
             await gates["end"].wait()
 
 
-async def test_what_does_not_fit_the_message_is_left_out_and_no_item_runs_again(connection: Connection) -> None:
+async def test_what_does_not_fit_the_message_is_left_out_and_no_item_runs_again(
+    connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(contexts, "FEW_ITEMS", MANY)  # one chunk
     async with plant(connection, ["talkative"]) as node:
         view = await node.run("talkative")
         page = await node.desk.items(view.instance_id, most=MANY, most_bytes=1 << 24)

@@ -12,6 +12,7 @@ from actors.batch.executor.task_gate import TaskGate, TaskKeys
 from actors.runtime.rules.slot_keys import Slots
 from actors.runtime.shares import Shares
 from actors.runtime.slot_client import NodeSlots
+from streams.batch_messages import Outcome
 
 
 @pytest.mark.parametrize("leave_ms", [500, 20_000])
@@ -25,3 +26,28 @@ async def test_a_gate_leaves_its_items_for_as_long_as_its_round_says(
     gate = TaskGate(Shares(lambda _task: None), "t", keys, lambda: False, anyio.Event(), leave_ms=leave_ms)
     assert not await gate.admit(deque([(0, Raw(b"1")), (1, Raw(b"2"))]), 10)
     assert gate.left_ms == leave_ms
+
+
+async def test_a_gate_shuts_a_while_after_its_first_item_unless_one_must_run_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = [100.0]
+    monkeypatch.setattr(task_gate, "monotonic_s", lambda: clock[0])
+    slots: Any = NodeSlots(None, "n1")  # type: ignore[arg-type] # nothing is sent
+
+    def gate() -> TaskGate:
+        keys = TaskKeys(slots, "t", lambda: None, lambda: 0.0)
+        stop = anyio.Event()
+        return TaskGate(Shares(lambda _task: None), "t", keys, lambda: False, stop, leave_ms=500, open_s=1.0)
+
+    waiting, shuts, stays = deque((n, Raw(b"1")) for n in range(4)), gate(), gate()
+    clock[0] += 50
+    assert (await shuts.admit(waiting, 1)).items
+    assert (await stays.admit(waiting, 1)).items
+    stays.ended([Outcome(1, "again")])
+    clock[0] += 0.9
+    assert not shuts.is_shut()
+    clock[0] += 0.2
+    assert not await shuts.admit(waiting, 1)
+    assert (await stays.admit(waiting, 1)).items
+    assert shuts.left_ms is None

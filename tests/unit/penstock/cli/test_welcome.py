@@ -26,5 +26,5 @@ def test_it_names_what_an_app_lacks_and_no_gateway_where_there_is_none(tmp_path:
     assert "App      shop: neither a handler nor a task" in nothing
     assert "HTTP" not in nothing
     tasks = welcome(Config(nats="nats://n1:4222", roles=("executor",)), "n1", Status(tasks=("a", "b")))
-    assert "Try      penstock batch submit a FILE" in tasks
+    assert "Try      penstock batch submit FILE --task a" in tasks
     assert "HTTP" not in tasks
