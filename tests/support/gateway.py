@@ -13,6 +13,8 @@ from actors.batch.desk import BatchDesk
 from actors.batch.instances import Instances
 from actors.batch.items import BatchItems
 from actors.batch.tasks import Tasks
+from actors.fetch.ledgers import Ledgers
+from actors.fetch.look_desk import LookDesk
 from actors.fetch.settings_watch import LiveSettings
 from actors.fetch.sources import Sources
 from actors.flow.desk import FlowDesk
@@ -113,13 +115,16 @@ async def running_gateway(
         flow_desk = FlowDesk(flows, flow_jobs, clock=clock)
         session = Session(connection, publisher)
         settings_desk = session.settings_desk()
+        sources = Sources(bucket("SETTINGS"))
+        settings = LiveSettings(bucket("SETTINGS"), clock=SYSTEM, history=settings_desk.history)
+        looks = LookDesk(Ledgers(bucket("LEDGERS"), group), sources, settings, SYSTEM)
         rates_desk = open_rates_desk(
             connection,
             topics=topics,
             flows=flows,
             tasks=tasks,
-            sources=Sources(bucket("SETTINGS")),
-            settings=LiveSettings(bucket("SETTINGS"), clock=SYSTEM, history=settings_desk.history),
+            sources=sources,
+            settings=settings,
             settings_desk=settings_desk,
             flow_desk=flow_desk,
             batch_desk=batches,
@@ -144,7 +149,7 @@ async def running_gateway(
             flows=flow_desk,
             rates=rates_desk,
             zones=zones_desk,
-            sources=open_source_desk(session),
+            sources=open_source_desk(session, looks=looks),
             is_connected=lambda: connection.is_connected,
         )
         gateway = Gateway(config or Config(http="127.0.0.1:0"), shared, live, stop)

@@ -60,7 +60,7 @@ async def test_the_page_about_levels_works_as_it_is_typed(tmp_path: Path) -> Non
     async with Reader(tmp_path, ports, PENSTOCK_HTTP="off") as reader:
         typed = await reader.follow(howto("levels.md"))
     assert typed >= 3
-    assert "written 100\n" in reader.log.read_text(encoding="utf-8")
+    assert "written 8\n" in reader.log.read_text(encoding="utf-8")
     with closing(sqlite3.connect(tmp_path / "coupons.db")) as db:
         [(count, least)] = db.execute("SELECT count(*), min(text) FROM reminders").fetchall()
     assert (count, least) == (1_002, "user-0: your coupon expires in 1 days")

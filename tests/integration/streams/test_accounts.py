@@ -229,6 +229,7 @@ async def test_nodes_tell_each_other_what_they_began(secured: EmbeddedServer, us
                     rates = LeasedRates(node, name)
                     rates.begun.add("jobs.mail", 3, rates.clock.now_ms() // 1000)
                     await tasks.start(RateCounts(node, rates, name, stop).run)
+                    await node.flush()  # the server knows that it listens
                 now_s = now_ms() // 1000
                 for _ in range(20):
                     told = await gather_begun(first, lambda: {"n1", "n2"}, ["jobs.mail"], until_s=now_s, seconds=60)
