@@ -54,8 +54,6 @@ class Adding:
         copies: Copies,
         clock: Clock,
         admit: Callable[[str], None] = lambda _subject: None,
-        fresh_id: Callable[[], str] = fresh_id,
-        fresh_nonce: Callable[[], str] = fresh_nonce,
         stood_still_s: Callable[[], float] = lambda: 0.0,
         bounds: WorkBounds | None = None,
     ) -> None:
@@ -64,8 +62,6 @@ class Adding:
         self._copies = copies
         self._clock = clock
         self._admit = admit
-        self._fresh_id = fresh_id
-        self._fresh_nonce = fresh_nonce
         self._stood_still_s = stood_still_s
         self._bounds = bounds or Anywhere()
         self._quota = Quota(self.waiting)
@@ -157,9 +153,9 @@ class Adding:
     async def _made(self, new: NewJob, now_ms: int, trace_s: int, first: FirstTry) -> JobRecord | NotAdded:
         try:
             settings = self._topics.current(str(new.topic))
-            fresh_id = "" if new.id else named_nonce(str(new.topic), new.nonce) if new.nonce else self._fresh_id()
-            fresh_nonce = "" if new.nonce else self._fresh_nonce()
-            job = make_job(new, settings, now_ms=now_ms, fresh_id=fresh_id, fresh_nonce=fresh_nonce, trace_s=trace_s)
+            job_id = "" if new.id else named_nonce(str(new.topic), new.nonce) if new.nonce else fresh_id()
+            nonce = "" if new.nonce else fresh_nonce()
+            job = make_job(new, settings, now_ms=now_ms, fresh_id=job_id, fresh_nonce=nonce, trace_s=trace_s)
             check_depth(job.body)
             self._check_region(job, settings)
         except ExpiredJob as error:

@@ -15,8 +15,7 @@ from typing import get_args
 
 from msgspec.structs import replace
 
-from actors.jobs.adding import Adding, fresh_id
-from actors.jobs.adds import FIRST
+from actors.jobs.adding import Adding
 from actors.jobs.copies import Copies
 from actors.jobs.handout import Handout
 from actors.jobs.obstacles import Obstacles
@@ -33,11 +32,9 @@ from actors.jobs.replies import (
 )
 from actors.jobs.rules.cursors import BadCursor, read_cursor, write_cursor
 from actors.jobs.rules.job_answers import (
-    Added,
     JobReply,
     Listed,
     ListPage,
-    NotAdded,
     Reserved,
     TopicCounted,
     TopicView,
@@ -56,7 +53,6 @@ from actors.jobs.rules.obstacles import JobWhy
 from actors.jobs.rules.topic_settings import DEFAULT, as_document
 from actors.jobs.store import JobStore
 from actors.jobs.topics import Topics
-from actors.runtime.bounds import WorkBounds
 from actors.runtime.rules.setting_values import BadSetting
 from streams.backoff import next_delay_ms
 from streams.chance import chance
@@ -67,12 +63,9 @@ from streams.job_messages import (
     LONGEST_TTR_MS,
     MOST_JOBS,
     SHORTEST_TTR_MS,
-    FirstTry,
     JobRecord,
-    NewJob,
     State,
 )
-from streams.nonces import fresh_nonce
 from streams.subjects import token_of
 
 MOST_BYTES = 4 * 1024 * 1024
@@ -89,12 +82,12 @@ def anywhere(_topic: str) -> bool:
 
 
 class JobDesk:
-    """One node's desk. Many callers may use it at once. `chance` returns numbers in [0, 1). `admit` raises the reason
-    why nothing can be added, `check` the reason why existing jobs cannot be moved."""
+    """One node's desk. Many callers may use it at once. `check` raises the reason why existing jobs cannot be moved."""
 
     def __init__(
         self,
         *,
+        adding: Adding,
         store: JobStore,
         topics: Topics,
         handout: Handout,
@@ -102,13 +95,7 @@ class JobDesk:
         replay: JobReplay,
         obstacles: Obstacles,
         clock: Clock,
-        chance: Callable[[], float] = chance,
-        fresh_id: Callable[[], str] = fresh_id,
-        admit: Callable[[str], None] = lambda _subject: None,
         check: Callable[[], None] = lambda: None,
-        fresh_nonce: Callable[[], str] = fresh_nonce,
-        stood_still_s: Callable[[], float] = lambda: 0.0,
-        bounds: WorkBounds | None = None,
     ) -> None:
         self._store = store
         self._topics = topics
@@ -117,49 +104,14 @@ class JobDesk:
         self._replay = replay
         self._obstacles = obstacles
         self._clock = clock
-        self._chance = chance
         self._check = check
-        self._adding = Adding(
-            store=store,
-            topics=topics,
-            copies=copies,
-            clock=clock,
-            admit=admit,
-            fresh_id=fresh_id,
-            fresh_nonce=fresh_nonce,
-            stood_still_s=stood_still_s,
-            bounds=bounds,
-        )
 
-    # ---- adding
-
-    async def add(
-        self, jobs: Sequence[NewJob], *, first: FirstTry = FIRST, trace_s: int = KEPT_MS // 1000
-    ) -> builtins.list[Added | NotAdded]:
-        """Add jobs, as `Adding.add`."""
-        return await self._adding.add(jobs, first=first, trace_s=trace_s)
-
-    async def add_one(
-        self, job: NewJob, *, first: FirstTry = FIRST, trace_s: int = KEPT_MS // 1000
-    ) -> Added | NotAdded:
-        """Add one job, as `Adding.add_one`."""
-        return await self._adding.add_one(job, first=first, trace_s=trace_s)
-
-    def standstill(self) -> str:
-        """Return what `Adding.standstill` does."""
-        return self._adding.standstill()
-
-    async def close(self) -> None:
-        """End what is still being added."""
-        await self._adding.close()
-
-    async def adds_none(self, new: NewJob) -> bool:
-        """Return what `Adding.adds_none` does."""
-        return await self._adding.adds_none(new)
-
-    async def waiting(self, topic: str) -> int:
-        """Return how many jobs of the topic are delayed or ready."""
-        return await self._adding.waiting(topic)
+        self.adding = adding
+        self.add = adding.add
+        self.add_one = adding.add_one
+        self.adds_none = adding.adds_none
+        self.standstill = adding.standstill
+        self.waiting = adding.waiting
 
     # ---- holding
 
@@ -238,7 +190,7 @@ class JobDesk:
         return replace(answer, id=job_id)
 
     def _backoff_ms(self, job: JobRecord) -> int:
-        return next_delay_ms(job.attempts + 1, self._topics.current(job.topic).backoff, chance=self._chance())
+        return next_delay_ms(job.attempts + 1, self._topics.current(job.topic).backoff, chance=chance())
 
     # ---- operations for people
 

@@ -6,6 +6,7 @@ from functools import partial
 
 import anyio
 
+from actors.jobs.adding import Adding
 from actors.jobs.copies import Copies
 from actors.jobs.desk import JobDesk
 from actors.jobs.handout import Handout
@@ -70,24 +71,31 @@ async def open_desk(
             namespace=connection.namespace,
         )
         with Standstill().watching() as standstill:
-            desk = JobDesk(
+            copies = Copies(connection, handling)
+            adding = Adding(
                 store=store,
                 topics=topics,
-                handout=handout,
-                copies=Copies(connection, handling),
-                replay=JobReplay(connection, store, clock),
-                obstacles=Obstacles(connection, topics, handling, clock, bounds),
+                copies=copies,
                 clock=clock,
                 admit=connection.store.admit,
-                check=partial(connection.store.check, connection.namespace.stream("JOBS")),
                 stood_still_s=standstill.lasted_s,
                 bounds=bounds,
             )
             try:
-                yield desk
+                yield JobDesk(
+                    adding=adding,
+                    store=store,
+                    topics=topics,
+                    handout=handout,
+                    copies=copies,
+                    replay=JobReplay(connection, store, clock),
+                    obstacles=Obstacles(connection, topics, handling, clock, bounds),
+                    clock=clock,
+                    check=partial(connection.store.check, connection.namespace.stream("JOBS")),
+                )
             finally:
                 with anyio.CancelScope(shield=True):
-                    await desk.close()
+                    await adding.close()
 
 
 def job_door_actors(node: Node, desk: JobDesk, schedules: ScheduleDesk) -> tuple[ActorSpec, ...]:

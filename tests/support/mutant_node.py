@@ -65,15 +65,15 @@ def adds_without_nonce() -> None:
     """A desk takes each try of an add for an add of its own."""
     from msgspec.structs import replace
 
-    from actors.jobs.desk import JobDesk
+    from actors.jobs.adding import Adding
     from streams.job_messages import NewJob
 
-    sound = JobDesk.add
+    sound = Adding.add
 
-    async def add(self: JobDesk, jobs: Sequence[NewJob], **more: Any) -> Any:
+    async def add(self: Adding, jobs: Sequence[NewJob], **more: Any) -> Any:
         return await sound(self, [replace(job, nonce="") for job in jobs], **more)
 
-    JobDesk.add = add  # type: ignore[method-assign]
+    Adding.add = add  # type: ignore[method-assign]
 
 
 def settled_without_second_look() -> None:

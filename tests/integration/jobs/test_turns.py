@@ -246,7 +246,7 @@ async def test_a_desk_that_stood_still_leaves_a_turn_to_the_next_try(
 ) -> None:
     """It does not know how old the request is. Not done is certain, so no caller hears that it is unknown."""
     lasted_s = iter([22.0, 22.0])
-    monkeypatch.setattr(office.desk._adding, "_stood_still_s", lambda: next(lasted_s, 0.0))
+    monkeypatch.setattr(office.desk.adding, "_stood_still_s", lambda: next(lasted_s, 0.0))
     added = await asyncio.gather(*(client.jobs.add(TOPIC, n, id=f"{n}") for n in range(20)))
     assert all(answer.is_new for answer in added)
     assert next(lasted_s, None) is None, "it was refused twice"
@@ -274,7 +274,7 @@ async def test_callers_of_one_desk_that_come_in_one_turn_are_added_for_together(
     assert [answer.code for answer in answers] == ["bad", "bad", "ok", "ok", "ok", "exists", *["ok"] * 4]
     assert [answer.id for answer in answers] == [job.id for job in jobs]
     assert steps == [1, 8]
-    await office.desk.close()
+    await office.desk.adding.close()
     ended = await asyncio.gather(*(office.desk.add_one(job) for job in jobs), return_exceptions=True)
     assert {type(error) for error in ended} == {Disconnected}
 
