@@ -1,0 +1,231 @@
+"""The lines of `bench scale` about sources: their settings, ledgers, lists, and the nodes that tend them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from typing import NamedTuple, cast
+
+import anyio
+import msgspec
+
+from actors.fetch.rules.ledger import first_ledger
+from actors.fetch.rules.steering import pause
+from actors.fetch.settings_levels import LevelName
+from actors.fetch.settings_replay import Kept, newest_together, replayed
+from actors.fetch.settings_watch import LiveSettings
+from actors.fetch.sources import SourceKey, SourceRecord
+from actors.runtime.membership import Members, NodeRecord
+from actors.runtime.supervisor import Supervisor
+from actors.runtime.tending import tended_by
+from bench._fetch import Bench, fetch_bench
+from bench._scale import Line
+from bench.idle import memory_mb
+from penstock.admin.records import Records
+from penstock.admin.sources import Wanted, add
+from penstock.node.config import Config
+from penstock.node.fetch_engine import FetchEngine, open_fetch_engine
+from penstock.node.node import Node, open_node
+from penstock.node.session import Session
+from streams.clock import monotonic_s, now_ms
+from streams.outcomes import Outgoing
+
+SIZES = (1_000, 10_000)
+START_S, MOST_MB, BLOCKED_MS, PIECE_MS = 5.0, 200, 50, 10
+NODES = 100
+SCANS, CHANGES = 3, 8
+NOWHERE = "http://127.0.0.1:1"
+TICK_S = 0.001
+
+
+class Costs(NamedTuple):
+    """What was measured at one size."""
+
+    start_s: float
+    blocked_ms: float
+    megabytes: float
+    change_ms: float
+    scan_us: float
+    list_us: float
+    add_ms: float
+
+
+async def lines() -> list[Line]:
+    """Measure each in turn."""
+    small, large = [await _measured(size) for size in SIZES]
+
+    def line(what: str, unit: str, costs: tuple[float, float], *limit: object) -> Line:
+        reached, most, of = cast(tuple[float, float, str], limit) if limit else (None, None, "")
+        return Line(
+            what=what, things="sources", unit=unit, sizes=SIZES, costs=costs, reached=reached, most=most, of=of
+        )  # fmt: skip
+
+    each_ms = tuple(1000 * found.start_s / size for found, size in zip((small, large), SIZES, strict=True))
+    kb = tuple(1000 * found.megabytes / size for found, size in zip((small, large), SIZES, strict=True))
+    return [
+        *_levels(),
+        line("a node starts", "ms a source", (each_ms[0], each_ms[1]), large.start_s, START_S, "s"),
+        line("a node's memory", "kB a source", (kb[0], kb[1]), large.megabytes, MOST_MB, "MB"),
+        line(
+            "the loop of a starting node",
+            "ms blocked",
+            (max(small.blocked_ms, BLOCKED_MS), max(large.blocked_ms, BLOCKED_MS)),
+            large.blocked_ms,
+            BLOCKED_MS,
+            "ms",
+        ),
+        line("one source's settings change on a node", "ms a change", (small.change_ms, large.change_ms)),
+        line("the monitor's scan", "us a source", (small.scan_us, large.scan_us)),
+        line("sources list", "us a source", (small.list_us, large.list_us)),
+        line("sources add", "ms a source", (small.add_ms, large.add_ms)),
+        await _members(),
+    ]
+
+
+# ---- pure
+
+
+def _levels() -> list[Line]:
+    """All levels are taken at once, and with one that is refused."""
+    together, one_refused = list[float](), list[float]()
+    for size in SIZES:
+        kept = [Kept(n + 1, LevelName("mall", f"s{n}").key, b'{"retries":7}') for n in range(size)]
+        began_s = time.process_time()
+        assert newest_together(kept) is not None
+        together.append((time.process_time() - began_s) * 1e6 / size)
+        began_s = time.process_time()
+        found = replayed([*kept, Kept(size + 1, "fetch.mall", b'{"retries":-1}')])
+        one_refused.append((time.process_time() - began_s) * 1e6 / size)
+        assert len(found.levels.names()) == size
+        assert list(found.refused) == ["fetch.mall"]
+    return [
+        Line(what=what, things="sources", unit="us a source", sizes=SIZES, costs=(costs[0], costs[1]))
+        for what, costs in (("levels of settings", together), ("levels, one of them refused", one_refused))
+    ]
+
+
+class _Crowd:
+    """Stands for the live nodes."""
+
+    def __init__(self, count: int) -> None:
+        self.name = "n0"
+        self.count = count
+        self.heard: list[object] = []
+
+    def live(self) -> dict[str, NodeRecord]:
+        return {f"n{n}": NodeRecord(node=f"n{n}", run="") for n in range(self.count)}
+
+    def on_change(self, listener: object) -> None:
+        self.heard.append(listener)
+
+
+async def _members() -> Line:
+    """A node comes, and each source's owner is looked up again."""
+    costs: list[float] = []
+    for size in SIZES:
+        crowd = _Crowd(NODES)
+        is_ours = tended_by(cast(Members, crowd), "allocator")
+        keys = [f"mall/s{n}" for n in range(size)]
+        assert any(map(is_ours, keys))
+        crowd.count += 1
+        began_s = time.process_time()
+        for listener in crowd.heard:
+            listener()  # type: ignore[operator]
+        for key in keys:
+            is_ours(key)
+        costs.append((time.process_time() - began_s) * 1e6 / size)
+    return Line(
+        what=f"a node comes to {NODES}", things="sources", unit="us a source", sizes=SIZES, costs=(costs[0], costs[1])
+    )
+
+
+# ---- on a server
+
+
+async def _measured(size: int) -> Costs:
+    async with fetch_bench() as bench:
+        await _fill(bench, size)
+        began_s = monotonic_s()
+        process = await bench.node("n1", "--sink", "none")
+        start_s = monotonic_s() - began_s
+        megabytes = memory_mb(process.pid)
+        await process.stop()
+        held = _Held()
+        async with _node(bench, held) as (node, engine):
+            blocked_ms = 1000 * held.most_s
+            change_ms = await _change_ms(bench, node.settings)
+            scan_us = await _scan_us(engine, size)
+        records = Records(Session(bench.connection, bench.publisher))
+        began_s = monotonic_s()
+        assert len(await records.source_desk.overviews()) == size
+        list_us = (monotonic_s() - began_s) * 1e6 / size
+        began_s = monotonic_s()
+        account = {"base_url": NOWHERE, "shop": "new"}
+        await add(records, Wanted(SourceKey("mall", "new"), "mall", account, start="-1d", is_paused=True))
+        add_ms = (monotonic_s() - began_s) * 1e3
+    return Costs(start_s, blocked_ms, megabytes, change_ms, scan_us, list_us, add_ms)
+
+
+async def _fill(bench: Bench, size: int) -> None:
+    """Store sources that are paused, so that nothing is read."""
+    ledger = msgspec.json.encode(pause(first_ledger(now_ms()), "bench"))
+
+    def records() -> Iterable[Outgoing]:
+        settings, ledgers = (f"$KV.{bench.connection.namespace.bucket(name)}" for name in ("SETTINGS", "LEDGERS"))
+        yield Outgoing(f"{settings}.fetch.mall", b'{"retries":6}')
+        for n in range(size):
+            source = SourceKey("mall", f"s{n}")
+            record = SourceRecord("mall", {"base_url": NOWHERE, "shop": source.source})
+            yield Outgoing(f"{ledgers}.{source.key}", ledger)
+            yield Outgoing(f"{settings}.fetch.{source.key}", b'{"retries":7}')
+            yield Outgoing(f"{settings}.source.{source.key}", msgspec.json.encode(record))
+
+    await bench.publisher.publish_many(list(records()))
+
+
+class _Held:
+    """The longest time between two turns of the loop, without its own wait."""
+
+    def __init__(self) -> None:
+        self.most_s = 0.0
+
+    async def watch(self) -> None:
+        while True:
+            began_s = monotonic_s()
+            await anyio.sleep(TICK_S)
+            self.most_s = max(self.most_s, monotonic_s() - began_s - TICK_S)
+
+
+@asynccontextmanager
+async def _node(bench: Bench, held: _Held) -> AsyncIterator[tuple[Node, FetchEngine]]:
+    """Run a node's fetch engine in this process. `held` sees how long the loop was blocked."""
+    config, stop = Config(nats=bench.url, roles=("allocator", "monitor")), anyio.Event()
+    async with open_node(config, bench.connection, NodeRecord(node="n1", run="r1"), stop) as node:
+        async with open_fetch_engine(node) as engine, anyio.create_task_group() as tasks:
+            specs = [spec for spec in (*node.actors(), *engine.actors()) if config.has_role(spec.role)]
+            tasks.start_soon(held.watch)
+            await tasks.start(Supervisor(specs, stop=stop, drain_s=1.0, chance=lambda: 0.0).run)
+            assert engine.allocator.tended()
+            yield node, engine
+            tasks.cancel_scope.cancel()
+
+
+async def _change_ms(bench: Bench, settings: LiveSettings) -> float:
+    """Return what one change costs this process, apart from its wait for the next turn."""
+    bucket, source, heard = bench.bucket("SETTINGS"), SourceKey("mall", "s1"), anyio.Event()
+    settings.on_change(lambda changed: heard.set() if changed == source else None)
+    began_s = time.process_time()
+    for retries in range(10, 10 + CHANGES):
+        heard = anyio.Event()
+        await bucket.put("fetch.mall.s1", b'{"retries":%d}' % retries)
+        with anyio.fail_after(30):
+            await heard.wait()
+    return (time.process_time() - began_s) * 1e3 / CHANGES
+
+
+async def _scan_us(engine: FetchEngine, size: int) -> float:
+    began_s = time.process_time()
+    for _ in range(SCANS):
+        await engine.monitor.scan()
+    return (time.process_time() - began_s) * 1e6 / SCANS / size
