@@ -10,6 +10,7 @@ need a node's login if the server has logins (docs/operations.md). A program wit
 """
 
 import builtins
+import itertools
 import os
 import secrets
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -36,7 +37,7 @@ from streams.subjects import check_token
 
 __all__ = ["Batches"]
 
-LOOK_S = 0.5
+LOOK_S, FIRST_LOOK_S = 0.5, 0.1
 PART = 1 << 20
 
 
@@ -100,13 +101,13 @@ class Batches:
         """Return the instance once it is done, failed or cancelled. `on_look` gets each view before that. Raises
         Timeout after `timeout_s`."""
         with anyio.move_on_after(timeout_s):
-            while True:
+            for look in itertools.count(1):
                 view = await self.show(id)
                 if on_look is not None:
                     on_look(view)
                 if view.is_over:
                     return view
-                await anyio.sleep(LOOK_S)
+                await anyio.sleep(min(FIRST_LOOK_S * look, LOOK_S))
         raise Timeout(f"{id} is not over after {timeout_s:g} s; it goes on")
 
     async def list(self, *, task: str = "", state: str = "", tenant: str | None = None, most: int = 100) -> list[View]:

@@ -34,7 +34,7 @@ class TaskHandler:
     run_many: Callable[[Sequence[Any], Sequence[ItemContext]], Awaitable[Sequence[object]]] | None = None
     check: Callable[[Any, ItemContext], Awaitable[bool | None]] | None = None
     concurrency: int = 1
-    """Items of one chunk that run at the same time."""
+    """Items of one chunk that run at the same time. With `is_loop`: lists of them."""
     is_loop: bool = False
     """Whether `run_many` runs items one after the other. Then lists are short, so that a node can stop between two."""
     is_thread: bool = False

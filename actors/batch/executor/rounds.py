@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -21,6 +22,8 @@ FEW = 8
 LATE = "took longer than allowed"
 SHORT_S = 0.1
 """If a list runs one after the other, the next one is longer as long as lists end this soon."""
+SLOW_S = 0.01
+"""Plain functions whose items take so long run in several threads. Quick ones would only hinder each other."""
 
 
 class Round(NamedTuple):
@@ -46,16 +49,14 @@ async def run_items(handler: TaskHandler, turn: Round, items: Sequence[Item], ga
     slot was lost is left out. Never raises errors of the user's code."""
     if handler.run is not None:
         outcomes = await _run_each(handler, turn, items, gate)
+    elif handler.is_loop:
+        outcomes = await _run_loops(handler, turn, items, gate)
     else:
         outcomes, waiting = list[Outcome](), deque(items)
-        most = FEW if handler.is_loop else max(1, len(items))
-        while admitted := await gate.admit(waiting, most):
-            began_s = monotonic_s()
+        while admitted := await gate.admit(waiting, max(1, len(items))):
             ended = await run_admitted(handler, turn, admitted)
             gate.ended(ended)
             outcomes += ended
-            if handler.is_loop:
-                most = most * 2 if monotonic_s() - began_s < SHORT_S else max(1, most // 2)
     return sorted(outcomes, key=lambda outcome: outcome.index)
 
 
@@ -83,6 +84,41 @@ async def _run_each(handler: TaskHandler, turn: Round, items: Sequence[Item], ga
         async with anyio.create_task_group() as tasks:
             for _ in range(min(handler.concurrency, len(items))):
                 tasks.start_soon(work)
+    return outcomes
+
+
+async def _run_loops(handler: TaskHandler, turn: Round, items: Sequence[Item], gate: Gate) -> list[Outcome]:
+    """Run items in lists, each list one after the other in a thread. If items turn out to be slow, `concurrency` lists
+    run at the same time. One of them at a time waits at the gate."""
+    outcomes: list[Outcome] = []
+    waiting = deque(items)
+    at_gate = anyio.Lock(fast_acquire=True)
+    loops = 1
+
+    async def work() -> None:
+        nonlocal outcomes, loops
+        most = 1
+        while True:
+            async with at_gate:
+                part = len(waiting) if loops == 1 else math.ceil(len(waiting) / loops)
+                admitted = await gate.admit(waiting, max(1, min(most, part)))
+            if not admitted:
+                return
+            began_s = monotonic_s()
+            ended = await run_admitted(handler, turn, admitted)
+            took_s = monotonic_s() - began_s
+            gate.ended(ended)
+            outcomes += ended
+            if took_s >= SLOW_S * len(admitted.items):
+                for _ in range(loops, handler.concurrency):
+                    tasks.start_soon(work)
+                loops = handler.concurrency
+            elif most == 1:
+                most = FEW // 2
+            most = most * 2 if took_s < SHORT_S else max(1, most // 2)
+
+    async with anyio.create_task_group() as tasks:
+        await work()
     return outcomes
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from collections.abc import AsyncIterator
 from itertools import pairwise
@@ -58,7 +59,7 @@ async def count(ctx: penstock.ReduceContext) -> dict[str, int]:
     return dict(ends)
 
 
-@penstock.batch("plain", attempts=3, chunk_items=4, **QUICK)
+@penstock.batch("plain", concurrency=1, attempts=3, chunk_items=4, **QUICK)
 class Plain:
     """Items say what shall become of them."""
 
@@ -453,7 +454,7 @@ async def test_cancelled_at_a_low_rate_it_does_not_wait_for_its_turn(node: Plant
     assert ended.counts.ended == 60
 
 
-@penstock.batch("slow-ends")
+@penstock.batch("slow-ends", concurrency=1)
 class SlowEnds:
     async def split(self, ctx: penstock.SplitContext) -> None:
         await ctx.commit(*range(12))
@@ -480,3 +481,40 @@ async def test_the_ends_of_a_slow_chunk_are_stored_while_it_runs(
     assert log.ran == Counter(range(12))
     assert {result.chunk for result in results} == {0, 1}
     assert len([result for result in results if result.chunk == 0]) > 2
+
+
+TOGETHER = 4
+"""Fewer than the first chunk has."""
+
+
+class Together:
+    """Its items end when so many are at work at the same time. One item comes alone."""
+
+    async def split(self, ctx: penstock.SplitContext) -> None:
+        await ctx.commit(*range(1 + TOGETHER))
+
+
+@penstock.batch("together-async", chunk_items=1 + TOGETHER)
+class TogetherAsync(Together):
+    async def map(self, item: int) -> None:
+        log.ran[item] += 1
+        if log.ran.total() > TOGETHER:
+            log.gate.set()
+        await log.gate.wait()
+
+
+@penstock.batch("together-plain", chunk_items=1 + TOGETHER, item_timeout_s=5, attempts=1)
+class TogetherPlain(Together):
+    meeting = threading.Barrier(TOGETHER)
+
+    def map(self, item: int) -> None:
+        if item:
+            self.meeting.wait()
+        else:
+            threading.Event().wait(0.02)  # a slow item: the others run beside each other
+
+
+async def test_items_of_a_chunk_run_at_the_same_time_unasked(connection: Connection) -> None:
+    async with plant(connection, ["together-async", "together-plain"]) as node:
+        for task in ("together-async", "together-plain"):
+            assert (await node.run(task)).counts == Counts(succeeded=1 + TOGETHER)
