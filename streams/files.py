@@ -4,6 +4,9 @@ A file is chunks on a subject of its own, and then one message with its name, si
 so a file is complete or not there. A second file under the name replaces it at that moment, and the first one's chunks
 are deleted afterwards. A client that reads the first one meanwhile gets the error that it is damaged, and reads again.
 
+The subject of the chunks of a file `owner/rest` names the owner and the file, so that all files of an owner are found
+without a look at any other. A file without chunks, or one that another program put, is not found so.
+
 Memory: a few chunks in either direction, whatever the size of the file.
 """
 
@@ -21,6 +24,7 @@ from streams.direct_get import get_batch
 from streams.errors import Refused, StreamError
 from streams.log import entry_of, last_entry, next_entry, purge_subject, read_log, subjects_of
 from streams.publisher import Outgoing, Publisher
+from streams.subjects import TOKEN
 
 CHUNK = 128 * 1024
 """The object store's usual size, far below the server's limit of a message."""
@@ -79,7 +83,7 @@ class Files:
         `most_bytes`, StoreFull, OutcomeUnknown, Disconnected. Then nothing of it stays."""
         subject = self._record_subject(name)
         before = await self.info(name)
-        nuid = secrets.token_hex(11)
+        nuid = _fresh_nuid(name)
         try:
             size, chunks, digest = await self._put_chunks(nuid, data, most_bytes)
             info = FileInfo(
@@ -146,6 +150,17 @@ class Files:
         await purge_subject(self._connection, self._stream, self._chunk_subject(info.nuid))
         return True
 
+    async def delete_of(self, owner: str) -> int:
+        """Remove the files `owner/…` that have chunks, also unfinished ones. Return how many they were. It costs these
+        files, however many there are."""
+        chunks = await subjects_of(self._connection, self._stream, self._chunk_subject(f"{owner}.>"))
+        names = {_decoded(subject.split(".")[-2]) for subject in chunks}
+        for name in sorted(names):
+            await self.delete(name)
+        if names:
+            await purge_subject(self._connection, self._stream, self._chunk_subject(f"{owner}.>"))
+        return len(names)
+
     async def all(self) -> AsyncIterator[FileInfo]:
         """Yield the records of all files, oldest first."""
         async for entry in read_log(self._connection, self._stream, f"$O.{self._bucket}.M.>"):
@@ -163,7 +178,7 @@ class Files:
     async def remove_unfinished(self, before_ms: int) -> int:
         """Remove the chunks of files whose sender died before the end, if no chunk was added after `before_ms` by the
         server's clock. Return the number of those files. Complete files are left alone."""
-        pattern = self._chunk_subject("*")
+        pattern = self._chunk_subject(">")
         subjects = await subjects_of(self._connection, self._stream, pattern)
         whole = {self._chunk_subject(info.nuid) async for info in self.all()}  # after the chunks: it may end meanwhile
         removed = 0
@@ -200,10 +215,25 @@ class Files:
     def _record_subject(self, name: str) -> str:
         if not isinstance(name, str) or not 1 <= len(name) <= 255:
             raise ValueError(f"file name {ascii(name)[:80]}: use 1 to 255 characters")
-        return f"$O.{self._bucket}.M.{base64.urlsafe_b64encode(name.encode()).decode()}"
+        return f"$O.{self._bucket}.M.{_encoded(name)}"
 
     def _chunk_subject(self, nuid: str) -> str:
         return f"$O.{self._bucket}.C.{nuid}"
+
+
+def _fresh_nuid(name: str) -> str:
+    """Return the id of a file to put. `owner/rest` becomes three tokens: the owner, the name and chance."""
+    owner, slash, _ = name.partition("/")
+    chance = secrets.token_hex(11)
+    return f"{owner}.{_encoded(name)}.{chance}" if slash and TOKEN.fullmatch(owner) else chance
+
+
+def _encoded(name: str) -> str:
+    return base64.urlsafe_b64encode(name.encode()).decode()
+
+
+def _decoded(token: str) -> str:
+    return base64.urlsafe_b64decode(token).decode()
 
 
 async def _cut(data: AsyncIterable[bytes]) -> AsyncIterator[bytes]:

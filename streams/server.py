@@ -5,6 +5,9 @@ at a time. The server process inherits the lock, so that it holds even if the pr
 Linux the kernel then also stops the server (PR_SET_PDEATHSIG). On other systems it runs until a person stops it, and
 the next start says so.
 
+A start reads the whole store, and a stop writes what is left to write. Both go on for as long as the server gets on
+with it (streams/server_work.py), and the log says how far it is.
+
 By default the server acknowledges what is in the page cache: it survives a killed process, not a lost machine.
 `sync_always` writes through, at the price named in the guarantees.
 """
@@ -13,6 +16,7 @@ import asyncio
 import ctypes
 import fcntl
 import json
+import logging
 import os
 import secrets
 import shutil
@@ -27,11 +31,15 @@ import anyio
 
 from streams.clock import monotonic_s
 from streams.errors import ServerNotStarted
+from streams.server_work import STILL_S, Patience, restored_in, work_of
 
-START_S = 30.0
-"""A store of a million messages is read again in under three seconds."""
+log = logging.getLogger(__name__)
+
+TELL_S = 3.0
+"""How often it says how far it is. A store of a million messages is read again within about that."""
 ANSWER_S = 1.0
-STOP_S = 10.0
+STOP_STILL_S = 10.0
+"""A server that is told to stop and does nothing for so long hangs."""
 LOCK_WAIT_S = 2.0
 """Seconds that a start waits for a server that its parent's death is just stopping."""
 _POLL_S = 0.01
@@ -43,8 +51,18 @@ MAKE_ROOM = "remove something else from this disk, or move the data folder to a 
 class EmbeddedServer:
     """A running server. Made by `embedded_server`."""
 
-    def __init__(self, store: Path, *, port: int, config: str, sync_always: bool, lock: int) -> None:
+    def __init__(
+        self,
+        store: Path,
+        *,
+        port: int,
+        config: str,
+        sync_always: bool,
+        lock: int,
+        on_progress: Callable[[], None] = lambda: None,
+    ) -> None:
         self.store = store
+        self._on_progress = on_progress
         self.port = port
         self._config = config
         self._sync_always = sync_always
@@ -77,12 +95,7 @@ class EmbeddedServer:
             ports.unlink()
         self._logged_before = self.log_file.stat().st_size if self.log_file.exists() else 0
         self._child = _spawn([str(find_binary()), "-c", str(settings)], self.log_file, self._lock)
-        try:
-            with anyio.fail_after(START_S):
-                await self._wait_until_ready(self._child)
-        except TimeoutError:
-            await self.kill()
-            raise ServerNotStarted(f"nats-server did not answer within {START_S} s; see {self.log_file}") from None
+        await self._wait_until_ready(self._child)
         told = {"pid": self.pid, "url": self.url, "monitor": self.monitor_url}
         with suppress(OSError):  # on a full disk the caller has to pass the address to programs beside it
             (self.store / "server.json").write_text(json.dumps(told))
@@ -97,7 +110,7 @@ class EmbeddedServer:
         await self._end(signal.SIGKILL)
 
     async def stop(self) -> None:
-        """End the process in order (SIGTERM), by force if that takes over ten seconds."""
+        """End the process in order (SIGTERM), by force if it does nothing for ten seconds."""
         await self._end(signal.SIGTERM)
 
     async def restart(self) -> None:
@@ -110,10 +123,42 @@ class EmbeddedServer:
         os.kill(self.pid, number)
 
     async def _wait_until_ready(self, child: subprocess.Popen[bytes]) -> None:
+        watch = self._watched(child.pid, "server.starting", STILL_S)
         while not await self._answers(child):
             if child.poll() is not None:
                 raise ServerNotStarted(why_not_started(self._log_text(), self.port))
+            if not watch():
+                await self.kill()
+                far = restored_in(self._log_text(), self._streams())
+                raise ServerNotStarted(
+                    f"nats-server has not answered, and has done nothing for {STILL_S:g} s ({far}); see {self.log_file}"
+                )
             await anyio.sleep(_POLL_S)
+
+    def _watched(self, process_id: int, event: str, still_s: float) -> Callable[[], bool]:
+        """Return a function that is called now and then. It says how far the server is, and returns whether the server
+        still gets on with it."""
+        began_s = looked_s = monotonic_s()
+        patience = Patience(work_of(process_id, self.log_file), began_s, still_s=still_s)
+
+        def watch() -> bool:
+            nonlocal looked_s
+            now_s = monotonic_s()
+            if now_s < looked_s + TELL_S:
+                return True
+            looked_s = now_s
+            if patience.is_over(work_of(process_id, self.log_file), now_s):
+                return False
+            self._on_progress()
+            far = {"restored": restored_in(self._log_text(), self._streams())} if event == "server.starting" else {}
+            log.info(event, extra={"fields": {"after_s": round(now_s - began_s), **far}})
+            return True
+
+        return watch
+
+    def _streams(self) -> int:
+        """Return how many streams the store has."""
+        return sum(1 for _ in (self.store / "jetstream" / "jetstream").glob("*/streams/*"))
 
     async def _answers(self, child: subprocess.Popen[bytes]) -> bool:
         self.port = self.port or _port_told(self.store, child.pid)
@@ -141,9 +186,9 @@ class EmbeddedServer:
         child.send_signal(number)
         if number is signal.SIGTERM:
             child.send_signal(signal.SIGCONT)  # a server stopped by SIGSTOP would never receive it
-        give_up_s = monotonic_s() + STOP_S
+        watch = self._watched(child.pid, "server.stopping", STOP_STILL_S)
         while child.poll() is None:
-            if monotonic_s() > give_up_s:
+            if not watch():
                 child.kill()
             await anyio.sleep(_POLL_S)
 
@@ -163,16 +208,24 @@ class EmbeddedServer:
 
 @asynccontextmanager
 async def embedded_server(
-    store: Path, *, port: int = 0, config: str = "", sync_always: bool = False
+    store: Path,
+    *,
+    port: int = 0,
+    config: str = "",
+    sync_always: bool = False,
+    on_progress: Callable[[], None] = lambda: None,
 ) -> AsyncIterator[EmbeddedServer]:
     """Run a server on the files in `store` until the end of the block.
 
-    `port` 0 takes a free one and keeps it over restarts. `config` is added to the server's settings as it is. Raises
-    ServerNotStarted: no nats-server found, the store in use, the port taken, or settings refused.
+    `port` 0 takes a free one and keeps it over restarts. `config` is added to the server's settings as it is.
+    `on_progress` is called every few seconds while a long start or stop goes on. Raises ServerNotStarted: no
+    nats-server found, the store in use, the port taken, settings refused, or a server that does nothing.
     """
     store = _prepared(store)
     lock = await _locked(store)
-    server = EmbeddedServer(store, port=port, config=config, sync_always=sync_always, lock=lock)
+    server = EmbeddedServer(
+        store, port=port, config=config, sync_always=sync_always, lock=lock, on_progress=on_progress
+    )
     try:
         await server.start()
         yield server

@@ -280,9 +280,7 @@ class Conductor:
             namespace = self._connection.namespace
             work = namespace.pattern("work", "batch", record.task, "*", record.instance_id, "*")
             await purge_subject(self._connection, namespace.stream("WORK"), work)
-            async for info in self._files.all():
-                if info.name.startswith(f"{record.instance_id}/"):
-                    await self._files.delete(info.name)
+            await self._files.delete_of(record.instance_id)  # actors/batch/uploads.py removes what this leaves
             await self._instances.remove(record.instance_id)
             log.info("instance.dropped", extra=fields(instance=record.instance_id, task=record.task))
         return until_ms

@@ -2,12 +2,14 @@
 
 In: the time, and each reconnect. Out: deletes of settled messages that are back. If the server may have lost
 acknowledged data: resets of consumers (streams/resurrected.py, ADR 26). State: none. The node's memory knows which
-streams are in doubt. Every node of the role looks. If another node has removed a message, the delete finds nothing.
-When it cannot go on: it looks again next time.
+streams are in doubt. Rendezvous hashing over the live nodes of the role says who looks at a stream, so a look costs
+its consumers, and not its consumers times the nodes. While nodes come and go two may look: if another node has removed
+a message, the delete finds nothing. A node that is in doubt of a stream looks itself, once. When it cannot go on: it
+looks again next time.
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import anyio
 from anyio.abc import TaskStatus
@@ -30,12 +32,16 @@ them, and every node has checked whether the server lost data."""
 
 
 class ResurrectedMessages:
-    """The looks of one node at some streams."""
+    """The looks of one node at some streams. `tends(key)`: whether this node looks for all. The key of a stream is its
+    name."""
 
-    def __init__(self, connection: Connection, streams: Sequence[str], memory: StoreMemory) -> None:
+    def __init__(
+        self, connection: Connection, streams: Sequence[str], memory: StoreMemory, tends: Callable[[str], bool]
+    ) -> None:
         self._connection = connection
         self._streams = streams
         self._memory = memory
+        self._tends = tends
 
     async def run(self, *, task_status: TaskStatus[None]) -> None:
         """Look for ever. Raises FATAL errors."""
@@ -72,7 +78,7 @@ class ResurrectedMessages:
                 self._memory.has_settled(stream)
                 if again:
                     log.warning("resurrected.handed_out_again", extra=fields(stream=stream, consumers=again))
-            elif removed := await remove_resurrected(self._connection, stream):
+            elif self._tends(stream) and (removed := await remove_resurrected(self._connection, stream)):
                 log.warning("resurrected.removed", extra=fields(stream=stream, messages=removed))
         except FATAL:
             raise

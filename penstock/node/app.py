@@ -29,7 +29,7 @@ from actors.runtime.membership import NodeRecord
 from actors.runtime.supervisor import ActorSpec, ActorState, Policy, Supervisor, one_error
 from penstock.errors import Interrupted
 from penstock.node.config import Config, node_name
-from penstock.node.last_end import LAST_S, end_within
+from penstock.node.last_end import LAST_S, end_within, keep_for
 from penstock.node.node import Node, open_node
 from penstock.node.session import credentials_of, server_folder, server_url, topology_of
 from penstock.node.systemd import systemd_actors
@@ -145,7 +145,12 @@ async def _server(config: Config) -> AsyncIterator[EmbeddedServer | None]:
         yield None
         return
     config.data_folder().mkdir(mode=0o700, parents=True, exist_ok=True)  # orders are personal data
-    async with embedded_server(server_folder(config), port=config.port, sync_always=config.profile == "safe") as server:
+    async with embedded_server(
+        server_folder(config),
+        port=config.port,
+        sync_always=config.profile == "safe",
+        on_progress=lambda: keep_for(LAST_S),
+    ) as server:
         log.info(
             "server.embedded",
             extra=fields(
@@ -265,7 +270,8 @@ class _Signals:
         """Python itself calls this, between any two steps of the running code."""
         self._count += 1
         drain_s = self._drain_s if self._count == 1 and self.can_drain else 0.0
-        end_within(drain_s + LAST_S, f"{signal.Signals(number).name}, and the node has not ended")
+        why = f"{signal.Signals(number).name}, and the node has not ended"
+        end_within(drain_s + LAST_S, why, can_wait=self._count == 1)
         loops = self._loops[number]
         if callable(loops):
             loops(number, frame)

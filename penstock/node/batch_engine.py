@@ -31,6 +31,7 @@ from actors.runtime.shares import SharedRates, part_of, sharers
 from actors.runtime.slot_look import SlotLook
 from actors.runtime.submissions import Submissions
 from actors.runtime.supervisor import ActorSpec
+from actors.runtime.tending import tended_by
 from penstock.api.service.service import DeskService
 from penstock.node.batch_submitting import submitter
 from penstock.node.node import AT_ONCE, Node
@@ -140,7 +141,12 @@ async def open_batch_engine(node: Node, handlers: Sequence[TaskHandler] | None =
         desk=desk,
         conductor=conductor,
         uploads=Uploads(files, instances, node.members, node.clock),
-        resurrected=ResurrectedMessages(node.connection, [node.connection.namespace.stream("WORK")], node.memory),
+        resurrected=ResurrectedMessages(
+            node.connection,
+            [node.connection.namespace.stream("WORK")],
+            node.memory,
+            tended_by(node.members, "conductor"),
+        ),
         executor=executor,
         service=DeskService("batch", desk, node.connection, node.stop),
         submissions=batch_submissions(submitter(desk), node.connection, node.publisher, node.stop),

@@ -22,6 +22,7 @@ from actors.runtime.notify import Notifier
 from actors.runtime.rate_requests import WantedRates
 from actors.runtime.resurrected import ResurrectedMessages
 from actors.runtime.supervisor import ActorSpec
+from actors.runtime.tending import tended_by
 from actors.runtime.transport import Transport, open_transport
 from penstock.node.node import AT_ONCE, Node
 from streams.bucket import Bucket
@@ -117,6 +118,8 @@ async def open_fetch_engine(node: Node, *, rates: WantedRates | None = None) -> 
                 clock=node.clock,
                 stop=node.stop,
             ),
-            resurrected=ResurrectedMessages(node.connection, [namespace.stream("SLICES")], node.memory),
+            resurrected=ResurrectedMessages(
+                node.connection, [namespace.stream("SLICES")], node.memory, tended_by(node.members, "monitor")
+            ),
         )
         writers.cancel_scope.cancel()

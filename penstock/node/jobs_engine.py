@@ -15,6 +15,7 @@ from actors.jobs.topics import Topics
 from actors.jobs.worker.handler import Handler
 from actors.runtime.resurrected import ResurrectedMessages
 from actors.runtime.supervisor import ActorSpec
+from actors.runtime.tending import tended_by
 from penstock.node.job_doors import job_door_actors, open_job_desk
 from penstock.node.job_handlers import JobHandlers, open_job_workers
 from penstock.node.node import AT_ONCE, Node
@@ -107,6 +108,9 @@ async def open_jobs_engine(
             schedules=ScheduleDesk(node.bucket("RECURRING"), clock, *([accept] if accept else [])),
             overdue=OverdueJobs(node.connection, store),
             resurrected=ResurrectedMessages(
-                node.connection, [namespace.stream("JOBS"), namespace.stream("SUBMIT")], node.memory
+                node.connection,
+                [namespace.stream("JOBS"), namespace.stream("SUBMIT")],
+                node.memory,
+                tended_by(node.members, "timer"),
             ),
         )

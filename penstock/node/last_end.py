@@ -16,7 +16,7 @@ from actors.runtime.logs import fields
 
 log = logging.getLogger(__name__)
 
-__all__ = ["LAST_S", "end_within"]
+__all__ = ["LAST_S", "end_within", "keep_for"]
 
 LAST_S = 10.0
 """Beyond the drain deadline, and after a second signal: for clean-ups, an embedded server's too."""
@@ -26,13 +26,25 @@ DEEPEST = 6
 _OURS = ("last-end", "job-watchdog")
 
 
-def end_within(wait_s: float, why: str) -> None:
-    """Make sure that the process ends within `wait_s`. Of several calls the first to run out counts."""
-    threading.Thread(target=_end, args=(wait_s, why), name="last-end", daemon=True).start()
+_kept_until_s = 0.0
 
 
-def _end(wait_s: float, why: str) -> None:
+def end_within(wait_s: float, why: str, *, can_wait: bool = False) -> None:
+    """Make sure that the process ends within `wait_s`. Of several calls the first to run out counts. `can_wait`: it may
+    be later by `keep_for`."""
+    threading.Thread(target=_end, args=(wait_s, why, can_wait), name="last-end", daemon=True).start()
+
+
+def keep_for(wait_s: float) -> None:
+    """Let the process go on for `wait_s` from now: its embedded server writes its store."""
+    global _kept_until_s  # there is one process
+    _kept_until_s = time.monotonic() + wait_s
+
+
+def _end(wait_s: float, why: str, can_wait: bool) -> None:
     time.sleep(wait_s)
+    while can_wait and (left_s := _kept_until_s - time.monotonic()) > 0:
+        time.sleep(left_s)
     report = threading.Thread(target=_tell, args=(wait_s, why), name="last-end", daemon=True)
     report.start()
     report.join(TELL_S)  # a full pipe, or a lock that is never released, must not keep us

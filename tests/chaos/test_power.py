@@ -176,7 +176,7 @@ async def test_a_power_cut_of_a_fast_server_costs_nothing_that_is_older_than_two
         memory = StoreMemory(jobs.connection, [stream], file=file, boot="after")
         await memory.look()
         async with anyio.create_task_group() as tasks:
-            await tasks.start(ResurrectedMessages(jobs.connection, [stream], memory).run)
+            await tasks.start(ResurrectedMessages(jobs.connection, [stream], memory, lambda _key: True).run)
             with anyio.fail_after(30):
                 while memory.is_in_doubt(stream):
                     await anyio.lowlevel.checkpoint()

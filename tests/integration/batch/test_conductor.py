@@ -207,6 +207,10 @@ async def test_a_step_that_nobody_has_begun_waits_for_whoever_comes(
             assert await node.record("early") == first
 
 
+async def rows() -> AsyncIterator[bytes]:
+    yield b"sku\na\n"
+
+
 async def test_an_instance_whose_tasks_record_is_removed_can_be_cancelled_and_is_dropped(
     connection: Connection, publisher: Publisher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -221,10 +225,14 @@ async def test_an_instance_whose_tasks_record_is_removed_can_be_cancelled_and_is
         assert (await node.until("left", "cancelled")).counts == Counts(cancelled=ITEMS)
         work = await connection.api(f"STREAM.INFO.{namespace.stream('WORK')}")
         assert work["state"]["messages"] > 0
+        files = Files(connection, publisher, namespace.bucket("FILES"))
+        for name in ("left/upload-1", "left/result-2/of.csv", "leftover/upload-1"):
+            await files.put(name, rows())
         await node.engine.instances.move("left", lambda record: replace(record, ended_ms=1))
         with anyio.fail_after(LONG_S):
             while node.engine.instances.seen("left") is not None:
                 await anyio.lowlevel.checkpoint()
+        assert [info.name async for info in files.all()] == ["leftover/upload-1"]
         work = await connection.api(f"STREAM.INFO.{namespace.stream('WORK')}")
         assert work["state"]["messages"] == 0
 

@@ -100,7 +100,7 @@ async def test_a_ready_copy_that_is_back_below_the_ack_floor_is_removed_after_th
     memory = StoreMemory(jobs.connection, [stream], survives_power=True)
     await memory.look()
     async with anyio.create_task_group() as tasks:
-        await tasks.start(ResurrectedMessages(jobs.connection, [stream], memory).run)
+        await tasks.start(ResurrectedMessages(jobs.connection, [stream], memory, lambda _key: True).run)
         await own_server.kill()
         await own_server.start()
         with anyio.fail_after(30):
@@ -109,6 +109,23 @@ async def test_a_ready_copy_that_is_back_below_the_ack_floor_is_removed_after_th
         tasks.cancel_scope.cancel()
     assert (await jobs.add("1")).is_new
     assert await jobs.state("other") == "ready"
+
+
+async def test_one_node_looks_for_all(jobs: Jobs) -> None:
+    stream, heard = jobs.namespace.stream("JOBS"), list[str]()
+    memory = StoreMemory(jobs.connection, [stream], survives_power=True)
+    await memory.look()
+    await jobs.connection.subscribe(f"$JS.API.CONSUMER.LIST.{stream}", lambda message: heard.append(message.subject))
+    async with anyio.create_task_group() as tasks:
+        for tends in (False, False, True):
+            looks = ResurrectedMessages(jobs.connection, [stream], memory, lambda _key, is_ours=tends: is_ours)  # type: ignore[misc] # bound now
+            await tasks.start(looks.run)
+        with anyio.fail_after(20):
+            while not heard:
+                await anyio.lowlevel.checkpoint()
+        await jobs.connection.flush()
+        tasks.cancel_scope.cancel()
+    assert len(heard) == 1
 
 
 async def test_the_server_still_brings_back_what_was_replaced(own_server: EmbeddedServer) -> None:

@@ -58,7 +58,9 @@ async def looked(jobs: Jobs, memory: StoreMemory) -> None:
     """Return once the node with this memory has made its first look."""
     await memory.look()
     async with anyio.create_task_group() as tasks:
-        await tasks.start(ResurrectedMessages(jobs.connection, [jobs.namespace.stream("JOBS")], memory).run)
+        await tasks.start(
+            ResurrectedMessages(jobs.connection, [jobs.namespace.stream("JOBS")], memory, lambda _key: True).run
+        )
         with anyio.fail_after(30):
             while memory.is_in_doubt(jobs.namespace.stream("JOBS")):
                 await anyio.lowlevel.checkpoint()

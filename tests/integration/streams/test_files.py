@@ -8,7 +8,7 @@ import pytest
 
 from streams.connection import Connection
 from streams.files import CHUNK, DamagedFile, Files, FileTooLarge, files_stream
-from streams.log import extent_of, purge_subject
+from streams.log import count_of, extent_of, purge_subject
 from streams.publisher import Publisher
 from streams.server import EmbeddedServer
 from tests.support.natscli import NatsCli
@@ -73,6 +73,17 @@ async def test_a_deleted_file_is_gone_with_its_chunks(files: Files, connection: 
     assert await files.info("a") is None
     assert not await files.delete("a")
     assert await messages(files, connection) == 1  # its marker, as `nats object rm` leaves it
+
+
+async def test_the_files_of_an_owner_go_and_no_others(files: Files, connection: Connection) -> None:
+    for name in ("a/rows.csv", "a/result-1/übung.xlsx", "a/empty", "ab/rows.csv", "a", "a b/rows.csv"):
+        await put(files, name, b"" if name == "a/empty" else b"x" * CHUNK * 2)
+    await put(files, "a/rows.csv", b"again")
+    assert await files.delete_of("a") == 2
+    assert {info.name async for info in files.all()} == {"a/empty", "ab/rows.csv", "a", "a b/rows.csv"}
+    bucket = connection.namespace.bucket("FILES")
+    assert await count_of(connection, files_stream(bucket), f"$O.{bucket}.C.a.>") == 0
+    assert await files.delete_of("a") == 0
 
 
 async def test_what_is_too_large_leaves_nothing(files: Files, connection: Connection) -> None:

@@ -120,3 +120,39 @@ def test_a_missing_binary_is_told_with_the_way_out(monkeypatch: pytest.MonkeyPat
         find_binary()
     (tmp_path / "nats-server").write_text("")
     assert find_binary() == tmp_path / "nats-server"
+
+
+def put_before(monkeypatch: pytest.MonkeyPatch, folder: Path, lines: str) -> None:
+    """Have another program run in the place of nats-server. `$REAL` is nats-server."""
+    program = folder / "instead"
+    program.write_text(f"#!/bin/sh\nREAL={find_binary()}\n{lines}\n")
+    program.chmod(0o700)
+    monkeypatch.setattr("streams.server.find_binary", lambda: program)
+    monkeypatch.setattr("streams.server.TELL_S", 0.1)
+
+
+async def test_a_start_may_take_long_while_the_server_gets_on_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    told: list[None] = []
+    reading = "[1] 2026/11/25 04:53:55.04 [INF]   Starting restore for stream '$G > PENSTOCK_JOBS'"
+    monkeypatch.setattr("streams.server.STILL_S", 1.5)
+    put_before(
+        monkeypatch,
+        tmp_path,
+        f"""for at in $(seq 20); do echo "{reading.replace("$", chr(92) + "$")}"; sleep 0.1; done
+exec $REAL "$@" """,
+    )
+    async with embedded_server(tmp_path / "store", on_progress=lambda: told.append(None)):
+        assert told
+    far = [record.fields["restored"] for record in caplog.records if record.message == "server.starting"]  # type: ignore[attr-defined] # ours
+    assert far[0].startswith("0 of 0 streams, 0 messages; it reads PENSTOCK_JOBS"), far
+
+
+async def test_a_start_that_does_nothing_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("streams.server.STILL_S", 0.3)
+    put_before(monkeypatch, tmp_path, "exec sleep 600")
+    with pytest.raises(ServerNotStarted, match=r"has done nothing for 0\.3 s"):
+        async with embedded_server(tmp_path / "store"):
+            pytest.fail("started")
