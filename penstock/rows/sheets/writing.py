@@ -5,22 +5,17 @@ Blocking: call it from a thread, some hundred rows at a time. Text is written as
 
 import csv
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Protocol, Self
 
 import msgspec
-import xlsxwriter
 
 from penstock.rows.sheets.disarm import disarmed
 from penstock.rows.sheets.kinds import SheetKind
+from penstock.rows.sheets.workbook import Workbook, shown_text
 
 __all__ = ["SheetWriter", "open_sheet"]
-
-SHEET_ROWS = 1_048_576
-"""Rows of one sheet of a workbook, the header among them: Excel's own limit."""
-CELL_CHARS = 32_767
 
 
 class SheetWriter(Protocol):
@@ -37,57 +32,11 @@ def open_sheet(path: Path, kind: SheetKind, columns: Sequence[str]) -> SheetWrit
     """Return a writer of rows with these columns. Further values of a row are left out (jsonl: kept)."""
     match kind:
         case "xlsx":
-            return _Xlsx(path, columns)
+            return Workbook(path, columns)
         case "csv":
             return _Csv(path, columns)
         case "jsonl":
             return _Jsonl(path)
-
-
-class _Xlsx:
-    def __init__(self, path: Path, columns: Sequence[str]) -> None:
-        self._path = path
-        self._columns = columns
-        options = {"constant_memory": True, "strings_to_formulas": False, "strings_to_urls": False}
-        self._book = xlsxwriter.Workbook(str(path), options)
-        self._bold = self._book.add_format({"bold": True})
-        self._add_sheet()
-
-    def _add_sheet(self) -> None:
-        self._sheet: Any = self._book.add_worksheet()
-        for at, name in enumerate(self._columns):
-            self._sheet.write_string(0, at, name[:CELL_CHARS], self._bold)
-        self._sheet.freeze_panes(1, 0)
-        self._row = 1
-
-    def write(self, rows: Sequence[Mapping[str, object]]) -> None:
-        for row in rows:
-            if self._row == SHEET_ROWS:
-                self._add_sheet()
-            for at, name in enumerate(self._columns):
-                self._cell(at, row.get(name))
-            self._row += 1
-
-    def _cell(self, at: int, value: object) -> None:
-        if isinstance(value, bool):
-            self._sheet.write_boolean(self._row, at, value)
-        elif isinstance(value, int | float) and abs(value) < 2**53:
-            self._sheet.write_number(self._row, at, value)
-        elif value not in (None, ""):
-            self._sheet.write_string(self._row, at, _text(value)[:CELL_CHARS])
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if kind is None:
-            self._book.close()
-            return
-        with suppress(Exception):  # what is half written goes, whatever its state
-            self._book.close()
-        self._path.unlink(missing_ok=True)
 
 
 class _Text:
@@ -128,8 +77,4 @@ class _Jsonl(_Text):
 
 
 def _csv_cell(value: object) -> object:
-    return value if isinstance(value, int | float) else "" if value is None else disarmed(_text(value))
-
-
-def _text(value: object) -> str:
-    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+    return value if isinstance(value, int | float) else "" if value is None else disarmed(shown_text(value))

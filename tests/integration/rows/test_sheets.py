@@ -242,11 +242,33 @@ def test_formulas_are_text_in_every_kind(tmp_path: Path) -> None:
 
 
 def test_more_rows_than_a_sheet_holds_go_on_in_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.rows.sheets.writing.SHEET_ROWS", 3)
+    monkeypatch.setattr("penstock.rows.sheets.workbook.SHEET_ROWS", 3)
     with open_sheet(tmp_path / "a.xlsx", "xlsx", ["n"]) as sheet:
         sheet.write([{"n": number} for number in range(5)])
     with zipfile.ZipFile(tmp_path / "a.xlsx") as packed:
         assert len([name for name in packed.namelist() if name.startswith("xl/worksheets/sheet")]) == 3
+
+
+async def test_a_workbook_keeps_every_text_and_number(tmp_path: Path) -> None:
+    texts = ["a\x01b", "_x0041_", "<&>\"'", " x ", "a\r\nb", "\u8336\u58f6", "=1+1", "1e5"]
+    numbers = [0, -5, 0.1, 1e-300, 2**53 - 1, True]
+    with open_sheet(tmp_path / "a.xlsx", "xlsx", ["text", "<number>"]) as sheet:
+        sheet.write([{"text": text} for text in texts] + [{"text": "n", "<number>": number} for number in numbers])
+        sheet.write([{"text": "half \ud800", "<number>": {"a": [2**60]}}])
+    rows = [row async for part in parse_sheet(tmp_path / "a.xlsx") for _, row in part]
+    assert [row["text"] for row in rows[: len(texts)]] == texts
+    assert [row["<number>"] for row in rows[len(texts) : -1]] == numbers
+    assert rows[-1] == {"text": "half ?", "<number>": f'{{"a":[{2**60}]}}'}
+
+
+def test_a_workbooks_columns_are_as_wide_as_needed_and_have_a_filter(tmp_path: Path) -> None:
+    with open_sheet(tmp_path / "a.xlsx", "xlsx", ["n", "name"]) as sheet:
+        sheet.write([{"n": 1, "name": "x" * 20}, {"n": 2, "name": "\u8336" * 12}])
+    with zipfile.ZipFile(tmp_path / "a.xlsx") as packed:
+        part = packed.read("xl/worksheets/sheet1.xml").decode()
+    assert 'max="1" width="8.71"' in part
+    assert 'max="2" width="24.71"' in part
+    assert '<autoFilter ref="A1:B3"/>' in part
 
 
 @pytest.mark.parametrize("kind", ["xlsx", "csv", "jsonl"])
