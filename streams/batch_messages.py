@@ -110,7 +110,8 @@ class NewBatch(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Run `task` on `input`, any JSON, or on `file`, the name of an upload in the object store (`<id>/upload-…`), with
     `input` as its params. `name`: the sender's own name for it. `sheet`: one sheet of a workbook. `encoding`: of a csv,
     by default UTF-8 or GB 18030. `callback`: the URL that is called at the first failure and at the end. `none`: no
-    URL. Empty: the task's. The same request again under the same `id` is one instance."""
+    URL. Empty: the task's. `traceparent`: the span that submits it. The same request again under the same `id` is one
+    instance."""
 
     task: str
     input: Raw = NOTHING
@@ -123,6 +124,7 @@ class NewBatch(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     priority: int = 0
     weight: int = 1
     callback: str = ""
+    traceparent: str = ""
 
 
 _chunks = msgspec.json.Decoder(Chunk)

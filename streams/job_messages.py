@@ -65,7 +65,7 @@ class JobRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
     seconds after the end for which the add is still known. 0: for as long as ordinary repeats take. `latest_ms`: when
     the latest schedule fires that the job was and left early. 0: none. `late_s`: an end that comes later than so many
     seconds after the add leaves a trace. 0: however late it comes, it leaves none for that. `put_off`: how
-    often it was put off since its key had no free slot.
+    often it was put off since its key had no free slot. `traceparent`: the span that added it. Empty: nobody traced it.
     """
 
     topic: str
@@ -89,6 +89,7 @@ class JobRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
     latest_ms: int = 0
     late_s: int = 0
     put_off: int = 0
+    traceparent: str = ""
 
 
 class FirstTry(NamedTuple):
@@ -119,7 +120,8 @@ class NewJob(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     Due in `delay_ms`, or at `due_ms`. Given up if it was not started within `expires_in_ms`, or by `expires_ms`.
     `on_same`: what to do if there is a job of this id. `nonce`: the same in each repeat of this add, and in no other
-    add of this id. Without one, each call is an add of its own. `actors/jobs/rules/job_rules.py` checks it.
+    add of this id. Without one, each call is an add of its own. `traceparent`: the span that adds it.
+    `actors/jobs/rules/job_rules.py` checks it.
     """
 
     topic: str
@@ -134,6 +136,7 @@ class NewJob(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     expires_in_ms: int | None = None
     on_same: OnSame = "keep"
     nonce: str = ""
+    traceparent: str = ""
 
 
 _encoder = msgspec.json.Encoder()

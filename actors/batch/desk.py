@@ -37,6 +37,8 @@ from actors.batch.views import (
 from actors.runtime.rules.bounds import read_bound
 from actors.runtime.rules.setting_values import BadSetting
 from actors.runtime.rules.slot_keys import check_path, key_reader
+from actors.runtime.rules.traceparents import is_traceparent
+from actors.runtime.tracing import traces
 from actors.runtime.transport import shown_url
 from streams.batch_messages import LOST, NOTHING, Chunk, ChunkResult, NewBatch, Outcome, last_outcomes, lost_parts
 from streams.bucket import Bucket
@@ -113,6 +115,7 @@ class BatchDesk:
             priority=new.priority,
             weight=new.weight,
             callback=callback,
+            traceparent=new.traceparent if is_traceparent(new.traceparent) else traces.current(),
         )
         return self._view(await self._create(record))
 

@@ -13,7 +13,9 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import anyio
 
+from actors.runtime.rules.traceparents import traceparent_of
 from actors.runtime.submissions import Refusal, Submission, Submissions
+from actors.runtime.tracing import traces
 from streams.connection import Connection
 from streams.publisher import Publisher
 from streams.specs import submit_batch_consumer
@@ -31,7 +33,10 @@ def batch_submissions(submit: Submit, connection: Connection, publisher: Publish
 
     async def take(page: Sequence[Submission]) -> list[Refusal]:
         [one] = page
-        reason = await submit(one.name, one.delivery.payload, f"submit-{one.delivery.stored_ms}-{one.delivery.seq}")
+        own_id = f"submit-{one.delivery.stored_ms}-{one.delivery.seq}"
+        parent = traceparent_of(one.delivery.headers) if traces.is_on else ""
+        with traces.span(f"submit {one.name}", "server", {"task": one.name}, parent=parent):
+            reason = await submit(one.name, one.delivery.payload, own_id)
         if reason:
             return [(one, reason)]
         await one.delivery.ack()

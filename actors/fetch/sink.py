@@ -12,6 +12,7 @@ the batch. It makes a dead letter of the order, and the others go on.
 """
 
 import logging
+from contextlib import AbstractContextManager, nullcontext
 from typing import Annotated, NamedTuple
 
 import anyio
@@ -25,6 +26,8 @@ from actors.runtime.actor import FATAL, dead_letter
 from actors.runtime.failpoints import reach
 from actors.runtime.logs import fields
 from actors.runtime.rules.texts import printable
+from actors.runtime.rules.traceparents import traceparent_of
+from actors.runtime.tracing import traces
 from streams.backoff import Backoff
 from streams.clock import SYSTEM, Clock
 from streams.connection import Connection
@@ -221,13 +224,20 @@ class Sink:
         if not self._hand:
             return
         try:
-            await self._store_hand()
+            with self._spans() if traces.is_on else nullcontext():
+                await self._store_hand()
         except (StoreDown, StoreUncertain) as error:
             outage = await self._failed(error)
             with anyio.move_on_after(outage.pause_s):
                 await stop.wait()
         else:
             await self._passed()
+
+    def _spans(self) -> AbstractContextManager[None]:
+        """Return the spans of a try to store: one in the trace of each slice whose orders are in hand."""
+        pages = dict.fromkeys(item.page for item in self._hand)
+        parents = [traceparent_of(page.delivery.headers) for page in pages]
+        return traces.spans(f"store {self._settings.name}", "consumer", {"sink": self._settings.name}, parents)
 
     async def _store_hand(self) -> None:
         newest = fold(item.order for item in self._hand)

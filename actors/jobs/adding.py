@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 import anyio
+from msgspec.structs import replace
 
 from actors.jobs.adds import FIRST, Stored
 from actors.jobs.copies import Copies
@@ -23,6 +24,7 @@ from actors.jobs.store import JobStore
 from actors.jobs.topics import Topics
 from actors.runtime.bounds import Anywhere, WorkBounds
 from actors.runtime.rules.slot_keys import key_reader
+from actors.runtime.tracing import traces
 from actors.runtime.turns import Carriers, Turns
 from streams.clock import Clock, monotonic_s
 from streams.errors import Disconnected, OutcomeUnknown, StreamError
@@ -76,6 +78,8 @@ class Adding:
         self, job: NewJob, *, first: FirstTry = FIRST, trace_s: int = KEPT_MS // 1000
     ) -> Added | NotAdded:
         """Do as `add`, together with others of the same turn of the loop. Each has its own answer."""
+        if traces.is_on:
+            [job] = _in_current_span([job])
         return await self._turns.call(job, size=1, kind=(first, trace_s))
 
     async def _add_turn(self, kind: tuple[FirstTry, int], jobs: Sequence[NewJob]) -> Sequence[Added | NotAdded]:
@@ -95,6 +99,8 @@ class Adding:
             raise BadJob("jobs", len(jobs), "are too many for one call", f"send at most {MOST_JOBS}")
         self._admit("jobs")
         until_s = monotonic_s() + ADD_S
+        if traces.is_on:
+            jobs = _in_current_span(jobs)
         if still := self.standstill():
             return [_too_old(job, still) for job in jobs]
         now_ms = self._clock.now_ms()
@@ -223,6 +229,12 @@ class Adding:
         """Return how many jobs of the topic are delayed or ready."""
         counts = await self._store.count(topic)
         return counts.delayed + counts.ready
+
+
+def _in_current_span(jobs: Sequence[NewJob]) -> builtins.list[NewJob]:
+    """Return the jobs as added by the current span, but for those that name one."""
+    current = traces.current()
+    return [job if job.traceparent or not current else replace(job, traceparent=current) for job in jobs]
 
 
 def _too_old(job: NewJob, still: str) -> NotAdded:

@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+from msgspec import UNSET
+
 from actors.jobs.adds import Clash, Stored
 from actors.jobs.reads import Found
 from actors.jobs.reservations import JobReservation, JobSettled, JobStale
@@ -72,6 +74,7 @@ def reserved_of(reservation: JobReservation) -> Reserved:
         due_ms=job.due_ms,
         priority=job.priority,
         history=job.history,
+        traceparent=job.traceparent or UNSET,
     )
 
 

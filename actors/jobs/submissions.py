@@ -18,7 +18,9 @@ from msgspec.structs import replace
 from actors.jobs.desk import JobDesk
 from actors.jobs.rules.job_answers import NotAdded
 from actors.runtime.failpoints import reach
+from actors.runtime.rules.traceparents import traceparent_of
 from actors.runtime.submissions import Refusal, Submission, Submissions
+from actors.runtime.tracing import traces
 from streams.connection import Connection
 from streams.job_messages import LONGEST_DELAY_MS, NewJob
 from streams.publisher import Publisher
@@ -91,6 +93,8 @@ async def _add(desk: JobDesk, page: Sequence[Submission]) -> list[Refusal]:
         delivery = one.delivery
         try:
             job = read_submission(one.name, delivery.payload, seq=delivery.seq, stored_ms=delivery.stored_ms)
+            if traces.is_on and not job.traceparent:
+                job = replace(job, traceparent=traceparent_of(delivery.headers))
             read.append((one, job))
         except BadSubmission as error:
             refused.append((one, str(error)))

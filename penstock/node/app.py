@@ -33,6 +33,7 @@ from penstock.node.last_end import LAST_S, end_within, keep_for
 from penstock.node.node import Node, open_node
 from penstock.node.session import credentials_of, server_folder, server_url, topology_of
 from penstock.node.systemd import systemd_actors
+from penstock.node.traces import begin_traces
 from penstock.node.wiring import open_engines
 from streams.chance import chance
 from streams.clock import now_ms
@@ -89,6 +90,7 @@ async def run_node(
                     open_node(config, connection, _record(config), stop) as node,
                 ):
                     async with engines(node) as specs:
+                        begin_traces(os.environ)  # the user's own code has been imported by now
                         wanted = (*_keeper(server, connection), *node.actors(), *specs, *systemd_actors(stop))
                         await _run(node, wanted, signals, on_ready)
             tasks.cancel_scope.cancel()

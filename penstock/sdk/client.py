@@ -10,6 +10,7 @@ example, has its id before it is sent. penstock/errors.py has the exceptions tha
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from actors.runtime.tracing import traces
 from penstock.errors import NotAccepted
 from penstock.sdk.calls import ServiceClient, client_error
 from penstock.sdk.client_batches import Batches
@@ -59,7 +60,10 @@ async def connect(
     stores the jobs that it adds, without a desk in between. It needs the rights of a node for that. `monitor`: then the
     monitoring address of the server, as nodes have it, so that adds stop before the server's store is full.
 
+    If the program has set a provider of tracers of OpenTelemetry before, its adds and submissions are traced.
+
     Raises Unavailable if no server answers, NotAccepted if the server refuses the login."""
+    traces.follow_provider()
     opened = connect_to_server(
         url,
         name=name,

@@ -25,6 +25,7 @@ from actors.batch.rules.obstacles import BatchWhy
 from actors.batch.rules.refusals import BatchRefused
 from actors.batch.tasks import TaskRecord, UnknownTask
 from actors.batch.views import UPLOAD_BYTES, ItemPage, ItemShown, View, Wanted, find_file, result_file, upload_name
+from actors.runtime.tracing import traces
 from penstock.api.forms.batch import SubmitOptions, TaskList, ViewList
 from penstock.errors import NotAccepted, Timeout, UsageError
 from penstock.sdk.calls import ServiceClient, client_error
@@ -74,6 +75,18 @@ class Batches:
         chosen = options.get("id") or secrets.token_hex(8)  # made here, so that asking again makes no second one
         given = {name: value for name, value in options.items() if value != ""}  # an older node knows fewer fields
         ask = {**given, "task": task, "input": input, "id": chosen}
+        if not traces.is_on:
+            return await self._submit(ask, file, on_sent)
+        with traces.span(f"submit {task}", "producer", {"task": task, "batch": chosen}):
+            return await self._submit({**ask, "traceparent": traces.current()}, file, on_sent)
+
+    async def _submit(
+        self,
+        ask: Mapping[str, object],
+        file: str | os.PathLike[str] | None,
+        on_sent: Callable[[float], None] | None,
+    ) -> View:
+        task, chosen = str(ask["task"]), str(ask["id"])
         if file is None:
             return await self._view("submit", ask)
         if task not in [each.task for each in await self.tasks()]:

@@ -30,6 +30,7 @@ from actors.jobs.rules.topic_settings import as_written
 from actors.runtime.rules.parts import parts_of
 from actors.runtime.rules.setting_values import BadSetting, Duration
 from actors.runtime.supervisor import one_error
+from actors.runtime.tracing import traces
 from actors.runtime.turns import Carriers, Turns
 from penstock.api.forms.jobs import Answers, JobOptions, Kicked, ReservedJobs, TopicViews, Whys
 from penstock.errors import NotAccepted, PenstockError, Stale, Timeout, Unavailable, UsageError
@@ -168,6 +169,12 @@ class Jobs:
         With `on_same="error"` an existing job raises NotAccepted, `code` `exists`. After a Timeout, `add_many` with the
         error's `job` repeats this add, and adds no second job."""
         job = _named(new_job(topic, body, **options))
+        if not traces.is_on:
+            return await self._add_named(job)
+        with traces.span(f"add {topic}", "producer", {"topic": topic, "job": job.id}):
+            return await self._add_named(replace(job, traceparent=traces.current()))
+
+    async def _add_named(self, job: NewJob) -> Added:
         try:
             answer = await self._add(job)
             if isinstance(answer, Added):
@@ -194,6 +201,13 @@ class Jobs:
 
         Each job has a nonce for this call, so a repeat after a lost reply adds no second job."""
         named = [_named(job) for job in jobs]
+        if not traces.is_on:
+            return await self._add_all(named)
+        with traces.span("add", "producer", {"jobs": len(named)}):
+            current = traces.current()
+            return await self._add_all([job if job.traceparent else replace(job, traceparent=current) for job in named])
+
+    async def _add_all(self, named: Sequence[NewJob]) -> builtins.list[Added | NotAdded]:
         answers: builtins.list[Added | NotAdded | None] = [too_large(job) for job in named]
         direct = self.direct
         here = [at for at, job in enumerate(named) if direct and answers[at] is None and direct.takes(job)]

@@ -1,7 +1,7 @@
 """A job that this program holds, and the block that touches, finishes and releases it."""
 
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, ExitStack, suppress
 from types import TracebackType
 from typing import Any, Protocol, TypeVar
 
@@ -10,6 +10,7 @@ import msgspec
 
 from actors.jobs.rules.job_answers import Reserved
 from actors.runtime.rules.setting_values import Duration
+from actors.runtime.tracing import traces
 from penstock.errors import PenstockError, Stale
 from streams.clock import monotonic_s
 from streams.job_messages import LONGEST_REASON
@@ -84,6 +85,12 @@ class HeldJob:
         """Make the job a dead letter. Raises Stale."""
         await self._jobs.bury(self, reason)
 
+    def _span(self) -> AbstractContextManager[object]:
+        """Return a span of work on the job, in the trace of whoever added it. It is nothing in a program that does not
+        trace."""
+        parent, facts = self._reserved.traceparent or "", {"topic": self.topic, "job": self.id, "attempt": self.attempt}
+        return traces.span(f"run {self.topic}", "consumer", facts, parent=parent)
+
     def __repr__(self) -> str:
         return f"<job {self.topic}/{self.id}, attempt {self.attempt} of {self.most_attempts}>"
 
@@ -95,6 +102,7 @@ class ReservationContext:
         self._jobs = jobs
         self._reserve = reserve
         self._job: HeldJob | None = None
+        self._span = ExitStack()
         self._is_lost = False
 
     async def __aenter__(self) -> HeldJob | None:
@@ -104,6 +112,7 @@ class ReservationContext:
             self._keeping = anyio.create_task_group()
             await self._keeping.__aenter__()
             self._keeping.start_soon(self._keep, self._job)
+            self._span.enter_context(self._job._span())
         return self._job
 
     async def __aexit__(
@@ -112,6 +121,7 @@ class ReservationContext:
         job = self._job
         if job is None:
             return False
+        self._span.__exit__(kind, error, trace)
         await self._stop_keeping(job, kind, error, trace)
         if self._is_lost:
             raise Stale(f"{job}: it is not ours any more; the block was ended") from error

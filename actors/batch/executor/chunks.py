@@ -36,6 +36,7 @@ from actors.runtime.logs import fields
 from actors.runtime.rules.slot_keys import Slots
 from actors.runtime.shares import SharedRates
 from actors.runtime.slot_client import NodeSlots
+from actors.runtime.tracing import traces
 from streams.batch_messages import Chunk, ChunkResult, Outcome, Pointer
 from streams.errors import TooLarge
 
@@ -103,7 +104,9 @@ class Chunks:
             log.error("chunk.gone", extra=fields(instance=record.instance_id, chunk=pointer.chunk))
             result = gone(pointer.chunk, pointer.round, self._node)
         else:
-            result = await self._result(handler, record, pointer, chunk, earlier, is_suspected=is_suspected)
+            facts = {"task": record.task, "batch": record.instance_id, "chunk": pointer.chunk, "round": pointer.round}
+            with traces.span(f"map {record.task}", "consumer", facts, parent=record.traceparent):
+                result = await self._result(handler, record, pointer, chunk, earlier, is_suspected=is_suspected)
         reach("batch.map")
         await self._store(record, result)
         reach("batch.result")

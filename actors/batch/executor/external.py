@@ -24,6 +24,7 @@ from msgspec import Raw
 from actors.batch.executor.contexts import ItemContext
 from actors.batch.executor.handler import NextRound, Reject, Skip, TaskHandler
 from actors.runtime.actor import FATAL
+from actors.runtime.tracing import traces
 from streams.batch_messages import NOTHING
 from streams.connection import Connection
 from streams.errors import StreamError
@@ -138,7 +139,7 @@ async def _post(session: aiohttp.ClientSession, url: str, payload: bytes, timeou
         async with session.post(
             url,
             data=payload,
-            headers={"Content-Type": "application/json", "Accept-Encoding": "identity"},
+            headers={"Content-Type": "application/json", "Accept-Encoding": "identity", **traces.headers()},
             timeout=aiohttp.ClientTimeout(total=timeout_s),
             allow_redirects=False,
         ) as answer:
@@ -165,7 +166,7 @@ async def _body(answer: aiohttp.ClientResponse) -> bytes:
 async def _request(connection: Connection, subject: str, payload: bytes, timeout_s: float) -> bytes:
     """Send a request on a subject. An error by the protocol of NATS services has a code like a status of HTTP."""
     try:
-        answer = await connection.request(subject, payload, timeout_s=timeout_s)
+        answer = await connection.request(subject, payload, headers=traces.headers() or None, timeout_s=timeout_s)
     except FATAL:
         raise
     except StreamError as error:

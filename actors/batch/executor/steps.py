@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager
 from functools import partial
 
 import anyio
@@ -25,6 +26,7 @@ from actors.batch.tasks import TaskRecord
 from actors.runtime.actor import FATAL
 from actors.runtime.failpoints import reach
 from actors.runtime.logs import fields
+from actors.runtime.tracing import traces
 from streams.bucket import Bucket
 from streams.clock import Clock
 from streams.errors import Disconnected, NoStream, OutcomeUnknown, Refused, RevisionConflict, StoreFull, StreamError
@@ -103,7 +105,7 @@ class Steps:
             if handler.record.is_streaming and isinstance(context, SplitContext):
                 tasks.start_soon(self._stream, record, context)
             try:
-                with scope:
+                with scope, self._span(record):
                     await body()
                 if scope.cancelled_caught and not context.is_cancelled:
                     raise TimeoutError(f"took longer than {limit_s:g} s, its step_timeout_s")
@@ -116,6 +118,12 @@ class Steps:
             raise failed
         log.warning("step.failed", exc_info=failed, extra=fields(instance=record.instance_id))
         await self._fail(handler, record, f"{record.state}: {type(failed).__name__}: {text_of(failed)}")
+
+    def _span(self, record: Instance) -> AbstractContextManager[object]:
+        """Return the step's span, of the trace of whoever submitted the instance."""
+        step = "reduce" if record.state == "reducing" else "split"
+        facts = {"task": record.task, "batch": record.instance_id}
+        return traces.span(f"{step} {record.task}", "consumer", facts, parent=record.traceparent)
 
     def _opened(
         self, handler: TaskHandler, record: Instance

@@ -133,6 +133,8 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     callback: str = ""
     """The URL to which moments are reported. Empty: no callback."""
     moments: tuple[Moment, ...] = ()
+    traceparent: str = ""
+    """The span that submitted it. Empty: nobody traced that."""
 
 
 def shown_state(instance: Instance) -> str:

@@ -29,6 +29,7 @@ from actors.runtime.bounds import Anywhere, WorkBounds
 from actors.runtime.events import outgoing_event
 from actors.runtime.logs import fields
 from actors.runtime.rules.placement import serves
+from actors.runtime.tracing import traces
 from streams.backlog import consumers_pending
 from streams.clock import Clock
 from streams.connection import Connection
@@ -243,8 +244,10 @@ class Fetcher:
     async def _read(self, work: ReadSlice) -> Message:
         """Read a window. The source goes to another zone only after that."""
         self._reading[work.source] += 1
+        facts = {"source": str(work.source), "slice": work.slice.slice_id, "attempt": work.slice.attempt}
         try:
-            return await self._reader.read(work)
+            with traces.span(f"fetch {work.source.platform}", "producer", facts, parent=""):
+                return await self._reader.read(work)
         finally:
             self._reading[work.source] -= 1
 

@@ -56,6 +56,7 @@ from actors.runtime.logs import fields
 from actors.runtime.measures import Measures
 from actors.runtime.rules.slot_keys import key_reader
 from actors.runtime.secrets import without_secrets
+from actors.runtime.tracing import traces
 from actors.runtime.transport import BadUrl, Transport
 from platforms.adapter import Adapter, BadRow, Declaration, Row
 from platforms.bounds import Window
@@ -353,7 +354,8 @@ class WindowReader:
                 platform=platform, source=source, fetched_ms=now_ms, orders=orders, by_content=not is_ordered
             )
             names = (work.slice.slice_id, work.slice.fence, number, part_number)
-            outgoing.append(Outgoing(subject, encode(page), order_page_message_id(platform, source, *names)))
+            page_id = order_page_message_id(platform, source, *names)
+            outgoing.append(Outgoing(subject, encode(page), page_id, traces.headers() or None))
         await self._store(outgoing)
         progress.published(batch)
         if outgoing:

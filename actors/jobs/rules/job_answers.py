@@ -8,7 +8,7 @@ did not take it, so it is certainly not done), `unknown` (it may have been done:
 
 from typing import Literal
 
-from msgspec import Raw, Struct
+from msgspec import UNSET, Raw, Struct, UnsetType
 
 from streams.job_messages import Priority, State
 
@@ -70,9 +70,10 @@ class HandedOut(Struct, frozen=True, kw_only=True):
 
 
 class Reserved(HandedOut, frozen=True, kw_only=True):
-    """`history` describes the attempts before this one."""
+    """`history` describes the attempts before this one. `traceparent`: the span that added the job, if there is one."""
 
     history: tuple[str, ...] = ()
+    traceparent: str | UnsetType = UNSET
 
 
 class JobReply(Struct, frozen=True, kw_only=True, omit_defaults=True):

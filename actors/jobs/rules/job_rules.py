@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from actors.jobs.rules.topic_settings import DEFAULT, LANES, MOST_ATTEMPTS, TopicSettings
 from actors.runtime.rules.setting_values import shown
+from actors.runtime.rules.traceparents import is_traceparent
 from streams.job_messages import (
     LARGEST_BODY,
     LONGEST_DELAY_MS,
@@ -111,6 +112,7 @@ def make_job(
         expires_ms=_expires_ms(new, now_ms),
         nonce=nonce_of(new, fresh_nonce),
         trace_s=trace_s if is_callers_own(new.nonce) else 0,
+        traceparent=new.traceparent if is_traceparent(new.traceparent) else "",
     )
     if 0 < job.expires_ms <= max(due_ms, now_ms):
         field = "expires_ms" if new.expires_in_ms is None else "expires_in_ms"

@@ -23,6 +23,7 @@ from actors.runtime.closing import is_run_by
 from actors.runtime.failpoints import reach
 from actors.runtime.keyed import KeyedCalls
 from actors.runtime.rules.slots_held import SlotCut
+from actors.runtime.tracing import fail, traces
 from streams.clock import monotonic_s
 from streams.delivery import Delivery
 
@@ -135,7 +136,9 @@ class Place:
         argument = jobs if self._most > 1 else jobs[0]
         reach("job.run")
         try:
-            if self._thread is None:
+            if traces.is_on:
+                result, error = await self._traced(argument)
+            elif self._thread is None:
                 result = await self._take(argument)
             else:
                 result, error = await self._thread.run(self._take, argument)
@@ -152,6 +155,20 @@ class Place:
         reach("job.end")
         await self._topic.settle(jobs, result, error, cut)
         self.jobs = []
+
+    async def _traced(self, argument: Job | list[Job]) -> tuple[object, BaseException | None]:
+        """Call the handler in a span of the trace of its first job. It is linked to the spans that added the others."""
+        first, *others = (job.record for job in self.jobs)
+        links = (record.traceparent for record in others)
+        facts = {"topic": first.topic, "job": first.id, "attempt": self.jobs[0].attempt, "jobs": len(self.jobs)}
+        name = f"run {first.topic}"
+        with traces.span(name, "consumer", facts, parent=first.traceparent, links=links) as span:
+            if self._thread is None:
+                return await self._take(argument), None
+            result, error = await self._thread.run(self._take, argument)
+            if error is not None:
+                fail(span, error)
+            return result, error
 
     def _take_back_cancel(self) -> bool:
         """Take back the cancellation that ended the call, if there was one. Return whether the node's own remains."""

@@ -13,6 +13,7 @@ import msgspec
 
 from actors.jobs.rules.job_rules import BadJob
 from actors.runtime.logs import fields
+from actors.runtime.tracing import traces
 from penstock.api.http.calls import GatewayState, HttpAnswer, HttpCall, Stream
 from penstock.api.http.door import FAULT, App, Send, send_problem
 from penstock.api.http.openapi import document
@@ -29,6 +30,8 @@ Handle = Callable[[HttpCall, list[str], Send], Awaitable[None]]
 """Answers a call. The list holds the parts of its path that match the braces."""
 
 _encode = msgspec.json.Encoder().encode
+TRACED = ("addJobs", "submitBatch", "command")
+"""Operations with a span of their own: what they make is traced."""
 
 
 def build_app(shared: GatewayState) -> App:
@@ -95,7 +98,10 @@ async def _carry_out(shared: GatewayState, operation: Operation, call: HttpCall)
     if not operation.is_public and not shared.is_connected():
         raise trouble_of(Disconnected("not now"))  # at once: waiting for it, calls would pile up here
     try:
-        return await operation.do(shared, call)
+        if operation.name not in TRACED:
+            return await operation.do(shared, call)
+        with traces.span(operation.name, "server", {}, parent=call.traceparent):
+            return await operation.do(shared, call)
     except BadJob as bad:
         raise refused(422, "bad", bad.what, what=bad.field, value=bad.value, hint=bad.hint) from None
     except MalformedSubject as bad:

@@ -111,6 +111,7 @@ class HttpCall:
         "operation",
         "query",
         "rate",
+        "traceparent",
         "upload",
         "values",
     )
@@ -127,6 +128,7 @@ class HttpCall:
         rate: TokenBucket | None,
         upload: Upload | None = None,
         key: str = "",
+        traceparent: str = "",
     ) -> None:
         self.caller = caller
         self.address = address
@@ -135,6 +137,7 @@ class HttpCall:
         self.rate = rate
         self.upload = upload
         self.key = key  # the Idempotency-Key: the same in each repeat of this request
+        self.traceparent = traceparent
         self.operation = "unknown"
         self.values: dict[str, str] = {}
         self._receive = receive

@@ -115,6 +115,7 @@ class Door:
             rate=rate,
             upload=upload,
             key=head.idempotency_key,
+            traceparent=head.traceparent,
         )
 
     def _address(self, scope: Message, head: Head) -> str:

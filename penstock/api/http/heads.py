@@ -11,6 +11,7 @@ from functools import lru_cache
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
+from actors.runtime.rules.traceparents import HEADER
 from penstock.api.http.limits import LARGEST_BODY, LARGEST_UPLOAD
 from penstock.api.http.problems import refused
 from penstock.api.http.uploads import is_sheet, is_upload_path, name_of_header, too_large
@@ -43,6 +44,7 @@ class Head(NamedTuple):
     is_upload: bool = False
     file_name: str = ""
     idempotency_key: str = ""
+    traceparent: str = ""
 
 
 def check_head(method: str, path: bytes, query: bytes, headers: Iterable[tuple[bytes, bytes]]) -> Head:
@@ -92,6 +94,7 @@ def _head(found: dict[bytes, bytes], *, may_upload: bool, is_read: bool) -> Head
         is_upload=is_upload,
         file_name=name_of_header(found.get(b"x-file-name", b"")),
         idempotency_key=_key(found.get(KEY, b"").strip()),
+        traceparent=found.get(HEADER.encode(), b"").decode("latin-1"),
     )
 
 

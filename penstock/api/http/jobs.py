@@ -50,7 +50,7 @@ async def add(shared: GatewayState, call: HttpCall) -> HttpAnswer:
     asked = jobs_of(call.body)
     call.charge(len(asked))
     wanted = [
-        picked(NewJob, one, topic=topic, nonce=call.key and f"{call.key}/{at}")
+        picked(NewJob, one, topic=topic, nonce=call.key and f"{call.key}/{at}", traceparent="")
         for at, one in enumerate(asked)
         if isinstance(one, JobToAdd)
     ]
@@ -64,7 +64,7 @@ async def add(shared: GatewayState, call: HttpCall) -> HttpAnswer:
 async def _add_one(shared: GatewayState, call: HttpCall, topic: str) -> HttpAnswer:
     asked = decoded(_one, call.body)
     check_body(asked.body)
-    wanted = [picked(NewJob, asked, topic=topic, nonce=call.key)]
+    wanted = [picked(NewJob, asked, topic=topic, nonce=call.key, traceparent="")]
     with shared.load.work("add", call.caller.key):
         await shared.quotas.check(call.caller, topic, wanted)
         told = await shared.desk.add_one(wanted[0])

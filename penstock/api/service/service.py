@@ -7,12 +7,15 @@ repeat it under the same id.
 """
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from importlib.metadata import version
 from typing import Any, NamedTuple
 
 import anyio
 from anyio.abc import TaskStatus
 
+from actors.runtime.rules.traceparents import traceparent_of
+from actors.runtime.tracing import traces
 from penstock.api.forms.reading import read_ask
 from penstock.api.operations import OPERATIONS
 from penstock.api.replies import encode, guarded
@@ -112,7 +115,9 @@ class DeskService:
 
         async def answer(request: Message) -> bytes:
             ask = None if row.form is None else read_ask(request.payload, row.form)
-            return encode(await row.answer(self._desk, ask, Question(request, self._connection.max_payload)))
+            parent = traceparent_of(request.headers) if traces.is_on else ""
+            with traces.span(f"{self._engine} {row.name}", "server", {}, parent=parent) if parent else nullcontext():
+                return encode(await row.answer(self._desk, ask, Question(request, self._connection.max_payload)))
 
         subject = self._connection.namespace.api(self._engine, row.name)
         return micro.Endpoint(row.name, subject, guarded(answer), most=row.most or facts.most, is_undone=row.is_undone)
