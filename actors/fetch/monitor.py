@@ -4,8 +4,8 @@ In: a scan every `scan_every`. Out:
 
 - Overdue slices get their next attempt or are given up.
 - Each new hole gets a dead letter.
-- Notices report each parked source, each ledger that is missing or broken, the holes of a platform within a minute, and
-  the sources of a platform that went down, or came back, together.
+- Notices report each parked source, each ledger that is missing or broken, the end of either, the holes of a platform
+  within a minute, and the sources of a platform that went down, or came back, together.
 - Events report the same, a watermark that lags, and consumers that are stuck.
 
 State: the ledger records that a hole or an outage was reported (`is_told`). Other reports are remembered while this
@@ -40,7 +40,8 @@ from actors.runtime.alerts import Alerts
 from actors.runtime.events import outgoing_event
 from actors.runtime.logs import fields
 from actors.runtime.measures import Measures
-from actors.runtime.notify import Notice, Notifier
+from actors.runtime.notify import Notifier
+from actors.runtime.rules.notices import Notice
 from actors.runtime.tending import Failures
 from streams.backlog import consumer_states
 from streams.bucket import Bucket
@@ -102,6 +103,12 @@ def ledger_notice(source: SourceKey, reason: str) -> Notice:
     return Notice(kind="ledger", source=str(source), text="nothing of it is fetched", what_to_do=reason)
 
 
+def over_notice(source: SourceKey, kind: str) -> Notice:
+    """Return the notice that what a notice of this kind reported is over."""
+    text = "over: it is read again" if kind == "parked" else "over: the ledger can be read again"
+    return Notice(kind=f"{kind}_over", source=str(source), text=text, what_to_do="")
+
+
 class Monitor:
     """A node's monitor. It scans only while it leads. `progress` knows how long a consumer may be stuck."""
 
@@ -140,6 +147,8 @@ class Monitor:
         self._worth: set[Hashable] = set()
         self._buried: set[tuple[SourceKey, str, int]] = set()
         self._lagging: set[SourceKey] = set()
+        self._parked: set[SourceKey] = set()
+        self._ends: set[tuple[SourceKey, str, str]] = set()
         self._suspects: dict[SourceKey, str] = {}
         self._unusable: dict[SourceKey, str] = {}
         self._failures: Failures[SourceKey] = Failures(log, "monitor.look_failed", "source", FORESEEN)
@@ -176,7 +185,7 @@ class Monitor:
 
     def _begin_anew(self) -> None:
         """Forget what was reported: another node may have led meanwhile, and reported that it is over."""
-        for memory in (self._buried, self._lagging, self._suspects, self._unusable):
+        for memory in (self._buried, self._lagging, self._parked, self._ends, self._suspects, self._unusable):
             memory.clear()
         self._failures.keep_only(())
         self._alerts.forget()
@@ -195,7 +204,8 @@ class Monitor:
 
     async def scan(self) -> None:
         """Look at every source once, and sometimes at the consumers."""
-        self._worth = set()
+        self._ends = {key for key in self._ends if not self._alerts.is_sent(key)}
+        self._worth = {*self._ends}
         sources = self._sources.known()
         for number, source in enumerate(sources, start=1):
             await self._look(source)
@@ -213,6 +223,7 @@ class Monitor:
         self._alerts.keep_only(self._worth)
         self._buried &= self._worth
         self._lagging &= sources
+        self._parked &= sources
         self._failures.keep_only(sources)
         for memory in (self._suspects, self._unusable):
             for source in memory.keys() - sources:
@@ -244,7 +255,11 @@ class Monitor:
         )
         self._outages.see(source, ledger, settings)
         if ledger.state == "parked":
+            self._parked.add(source)
             self._alert((source, "parked", ledger.reason), parked_notice(source, ledger))
+        elif source in self._parked:
+            self._parked.discard(source)
+            self._alert_end(source, "parked")
         self._holes.see(source, ledger, settings.webhook)
         if overdue(ledger, settings, now_ms):
             await self._expire(source, settings)
@@ -264,6 +279,8 @@ class Monitor:
         if is_sure and reason != self._unusable.get(source, ""):
             event = ledger_unusable(source, reason, self._clock.now_ms(), is_over=not reason)
             await self._publish([event])
+            if not reason:
+                self._alert_end(source, "ledger")
             self._unusable[source] = reason
         return ledger
 
@@ -323,6 +340,11 @@ class Monitor:
         platform, _, source = notice.source.partition("/")
         self._worth.add(key)
         self._alerts.submit(key, notice, lambda: self._settings.current(platform, source).webhook)
+
+    def _alert_end(self, source: SourceKey, kind: str) -> None:
+        key = (source, kind, "over")
+        self._ends.add(key)
+        self._alert(key, over_notice(source, kind))
 
     async def _look_at_lag(self, source: SourceKey, ledger: Ledger, settings: FetchSettings, now_ms: int) -> None:
         lag = lag_ms(ledger, settings, now_ms)

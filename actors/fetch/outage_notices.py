@@ -26,7 +26,7 @@ from actors.fetch.settings_watch import LiveSettings
 from actors.fetch.sources import SourceKey
 from actors.runtime.alerts import Alerts
 from actors.runtime.logs import fields
-from actors.runtime.notify import MOST_NAMED, Notice
+from actors.runtime.rules.notices import MOST_NAMED, Notice
 from actors.runtime.rules.texts import some_of
 from streams.clock import Clock
 from streams.fetch_messages import FetchEvent

@@ -1,12 +1,15 @@
-"""Notifies an administrator: always in the log, and by a webhook if one is set."""
+"""Notifies an administrator: always in the log, by a webhook if one is set, and by mail if there is a server for it."""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 
 import msgspec
 
 from actors.runtime.logs import fields
+from actors.runtime.mail import MailRefused, MailServer, send_mail
+from actors.runtime.rules.notices import Notice
 from actors.runtime.secrets import BadReference, is_reference, resolve_reference
 from actors.runtime.transport import BadUrl, PlatformDown, TooMuch, Transport
 from platforms.adapter import Request
@@ -15,24 +18,29 @@ log = logging.getLogger(__name__)
 
 TIMEOUT_S = 5.0
 MOST_BYTES = 65_536
-MOST_NAMED = 5
-
-
-class Notice(msgspec.Struct, frozen=True, kw_only=True):
-    """What a person should know: one line, the facts, and what can be done. The webhook gets it as JSON."""
-
-    kind: str
-    source: str
-    text: str
-    what_to_do: str
-    facts: dict[str, str | int] = {}
 
 
 class Notifier:
-    """Delivers notices to the log and to the webhook."""
+    """Delivers notices to the log, to the webhook, and by mail."""
 
-    def __init__(self, transport: Transport) -> None:
+    def __init__(self, transport: Transport, mail: MailServer | None = None) -> None:
         self._transport = transport
+        self._mail = mail
+
+    @property
+    def has_mail(self) -> bool:
+        """Return whether notices are mailed, too."""
+        return self._mail is not None
+
+    async def mail(self, notices: Sequence[Notice]) -> bool:
+        """Send one mail with these notices. Return False if no server took it."""
+        assert self._mail is not None
+        try:
+            await send_mail(self._mail, notices)
+        except MailRefused as error:
+            log.warning("notice.mail_failed", extra=fields(notices=len(notices), error=str(error)))
+            return False
+        return True
 
     def log(self, notice: Notice) -> None:
         """Write the notice to the log."""

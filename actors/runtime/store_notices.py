@@ -16,7 +16,7 @@ from anyio.abc import TaskStatus
 from actors.runtime.actor import FATAL, ticks
 from actors.runtime.alerts import Alerts
 from actors.runtime.membership import Members
-from actors.runtime.notify import Notice
+from actors.runtime.rules.notices import Notice
 from actors.runtime.rules.placement import ranking
 from actors.runtime.store_watch import WENT_BACK
 from streams.bucket import Bucket

@@ -15,7 +15,7 @@ from anyio.abc import TaskStatus
 
 from actors.runtime.actor import FATAL
 from actors.runtime.logs import fields
-from actors.runtime.notify import Notice
+from actors.runtime.rules.notices import Notice
 from streams.connection import Connection
 from streams.errors import StreamError
 from streams.store_health import StoreHealth, StoreState, reserve_of, room_at

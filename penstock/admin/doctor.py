@@ -17,6 +17,7 @@ from typing import Literal
 import anyio
 from msgspec import Struct
 
+from actors.runtime.mail import MailRefused, check_mail
 from actors.runtime.store_watch import MAKE_ROOM, RESTART, why_full
 from actors.zone.hub_life import read_zone
 from actors.zone.routing import MAP, decode_map
@@ -24,6 +25,7 @@ from actors.zone.rules.hub import is_behind
 from actors.zone.rules.routing import ShardMap
 from penstock.errors import PenstockError
 from penstock.node.config import Config
+from penstock.node.mail import mail_server
 from penstock.node.session import Session, health_of, monitor_url, open_session, server_folder, topology_of
 from streams.clock import now_ms
 from streams.errors import NoStream, ServerNotStarted, StreamError
@@ -59,6 +61,8 @@ async def examine(config: Config) -> list[Check]:
     checks = [_python(), await _binary(config), await _nats_command()]
     if config.is_embedded:
         checks += _folder(config.data_folder())
+    if config.smtp:
+        checks.append(await _mail(config))
     async for check in _server(config):
         checks.append(check)
     return checks
@@ -93,6 +97,19 @@ async def _output(*command: str) -> str:
     with anyio.fail_after(COMMAND_S):
         done = await anyio.run_process(command, stderr=subprocess.STDOUT)
     return done.stdout.decode(errors="replace").strip()
+
+
+async def _mail(config: Config) -> Check:
+    """Log in to the server for notices, and send nothing."""
+    server = mail_server(config)
+    assert server is not None
+    try:
+        await check_mail(server)
+    except MailRefused as error:
+        return Check(
+            "mail", "fail", str(error), "notices are not mailed: check smtp, smtp_user, smtp_password, smtp_ca"
+        )
+    return Check("mail", "ok", f"{config.smtp} takes mail for {', '.join(config.mail_to)}")
 
 
 def _folder(folder: Path) -> list[Check]:

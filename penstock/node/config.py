@@ -32,7 +32,8 @@ PREFIX = "PENSTOCK_"
 ROLES = ("allocator", "fetcher", "sink", "monitor", "timer", "worker", "desk", "gateway", "conductor", "executor")
 """The duties that a node can have. By default it has all of them."""
 SCHEMES = ("nats", "tls", "ws", "wss")
-LISTS = ("roles", "labels", "callback_hosts")
+LISTS = ("roles", "labels", "callback_hosts", "mail_to")
+_MAIL = re.compile(r"[A-Za-z0-9.!#$%&'*+/=?^_{|}~-]{1,64}@[A-Za-z0-9.-]{1,253}")
 _HOST = re.compile(r"[A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\]")
 Token = Annotated[str, Meta(pattern=rf"^(?:{TOKEN.pattern})?$", description="1 to 64 of A-Z a-z 0-9 _ -")]
 
@@ -103,6 +104,16 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     networks such as 10.0.0.0/8, into which those names may lead. Empty: none. The same on every node."""
     callback_secret: str = ""
     """The secret that signs callbacks, 16 characters or more."""
+    mail_to: tuple[str, ...] = ()
+    """The addresses to which notices are mailed. The same on every node with the role `monitor`."""
+    mail_from: str = ""
+    """The sender. Empty: the first of `mail_to`."""
+    smtp: str = ""
+    """The server that takes mail: HOST:PORT. TLS from the start on port 465, and by STARTTLS on others."""
+    smtp_user: str = ""
+    smtp_password: str = ""
+    smtp_ca: str = ""
+    """The authorities that its certificate may be from, as a PEM file. Empty: those of the system."""
     monitor: str = ""
     """The server's monitoring address (http://host:8222). Nodes and `penstock doctor` read the health of its store
     there. Empty: only an embedded server's own is read."""
@@ -118,7 +129,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         for role in self.roles:
             if role not in ROLES:
                 raise ValueError(f"roles: {role!r} is none; there are {', '.join(ROLES)}{_nearest(role, ROLES)}")
-        for name in ("password", "token", "nkey_seed", "callback_secret"):
+        for name in ("password", "token", "nkey_seed", "callback_secret", "smtp_password"):
             value = getattr(self, name)
             if value and not is_reference(value):
                 raise ValueError(
@@ -127,6 +138,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         if self.hub and not self.zone:
             raise ValueError(f"hub: {self.hub!r} joins zones, and this node has none; set zone, too")
         _check_callbacks(self)
+        _check_mail(self)
 
     @property
     def is_embedded(self) -> bool:
@@ -278,6 +290,21 @@ def _check_nats(address: str) -> None:
             _ = parts.port
         except ValueError:
             raise ValueError(f"nats: {one!r}: the port is no number from 0 to 65535") from None
+
+
+def _check_mail(config: Config) -> None:
+    for name, address in (*(("mail_to", one) for one in config.mail_to), ("mail_from", config.mail_from)):
+        if (address or name == "mail_to") and not _MAIL.fullmatch(address):
+            raise ValueError(f"{name}: {address!r} is no mail address; write name@example.com, and no name beside it")
+    host, _, port = config.smtp.rpartition(":")
+    if config.smtp and (not _HOST.fullmatch(host) or not port.isdecimal() or not 0 < int(port) <= 65_535):
+        raise ValueError(f"smtp: {config.smtp!r} is no address; write HOST:PORT, as in smtp.example.com:587")
+    if bool(config.smtp) != bool(config.mail_to):
+        given, missing = ("smtp", "mail_to") if config.smtp else ("mail_to", "smtp")
+        raise ValueError(f"{given}: nothing is mailed without {missing}; set that too")
+    if bool(config.smtp_user) != bool(config.smtp_password):
+        given, missing = ("smtp_user", "smtp_password") if config.smtp_user else ("smtp_password", "smtp_user")
+        raise ValueError(f"{given}: a login has a name and a password; set {missing} too")
 
 
 def _check_monitor(address: str) -> None:

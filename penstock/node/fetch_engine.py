@@ -23,7 +23,8 @@ from actors.runtime.rate_requests import WantedRates
 from actors.runtime.resurrected import ResurrectedMessages
 from actors.runtime.supervisor import ActorSpec
 from actors.runtime.tending import tended_by
-from actors.runtime.transport import Transport, open_transport
+from actors.runtime.transport import open_transport
+from penstock.node.mail import mail_server
 from penstock.node.node import AT_ONCE, Node
 from streams.bucket import Bucket
 
@@ -34,7 +35,7 @@ __all__ = ["FetchEngine", "open_fetch_engine"]
 class FetchEngine:
     """One node's fetch engine."""
 
-    transport: Transport
+    notifier: Notifier
     ledgers: Ledgers
     learned: LearnedLimits
     sources: Sources
@@ -63,6 +64,7 @@ async def open_fetch_engine(node: Node, *, rates: WantedRates | None = None) -> 
     namespace, sources = node.connection.namespace, Sources(node.bucket("SETTINGS"))
     async with open_transport() as transport, anyio.create_task_group() as writers:
         ledgers = Ledgers(node.bucket("LEDGERS"), writers)
+        notifier = Notifier(transport, mail_server(node.config))
         budgets = Budgets(rates or node.rates)
         learned = LearnedLimits(ledgers, node.bucket("DIGESTS"), budgets, node.clock)
         reader = WindowReader(
@@ -79,7 +81,7 @@ async def open_fetch_engine(node: Node, *, rates: WantedRates | None = None) -> 
             bounds=node.bounds,
         )
         yield FetchEngine(
-            transport=transport,
+            notifier=notifier,
             ledgers=ledgers,
             learned=learned,
             sources=sources,
@@ -113,7 +115,7 @@ async def open_fetch_engine(node: Node, *, rates: WantedRates | None = None) -> 
                 sources=sources,
                 settings=node.settings,
                 publisher=node.publisher,
-                notifier=Notifier(transport),
+                notifier=notifier,
                 measures=node.measures,
                 clock=node.clock,
                 stop=node.stop,

@@ -6,7 +6,6 @@ from functools import partial
 
 from actors.runtime.alerts import Alerts
 from actors.runtime.membership import Status
-from actors.runtime.notify import Notifier
 from actors.runtime.store_notices import StoreNotices, turn_of
 from actors.runtime.supervisor import ActorSpec
 from penstock.node.node import Node
@@ -73,7 +72,7 @@ async def open_engines(node: Node) -> AsyncIterator[tuple[ActorSpec, ...]]:
         node.bounds.follow("flows", loads.flows)
         node.bounds.follow("sources", SourceBounds(node.settings))
         notices = StoreNotices(
-            Alerts(Notifier(fetch.transport)),
+            Alerts(fetch.notifier),
             node.bucket("LEASES"),
             turn=partial(turn_of, node.members),
             webhook=lambda: node.settings.current("", "").webhook,

@@ -7,7 +7,7 @@ import anyio
 import msgspec
 from aiohttp import web
 
-from actors.runtime.notify import Notice
+from actors.runtime.rules.notices import Notice
 
 
 class Office:

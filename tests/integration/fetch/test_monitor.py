@@ -333,21 +333,21 @@ async def test_a_lagging_watermark_is_told_when_it_begins_and_when_it_is_over(
     assert len(heard.of(WatermarkLag)) == 2
 
 
-async def test_a_parked_source_is_told_once_for_each_parking(connection: Connection, publisher: Publisher) -> None:
+async def test_a_parked_source_is_told_once_for_each_parking_and_so_is_its_end(
+    connection: Connection, publisher: Publisher
+) -> None:
     parked = msgspec.structs.replace(first_ledger(0), state="parked", reason="the secret is void")
-    async with an_office() as office, running_node(connection, publisher, roles=WATCHES) as node:
+    async with an_office() as office, running_node(connection, publisher, roles=WATCHES):
         await add_shop(connection, publisher, parked, webhook=office.url)
         await office.until(1)
         async with open_ledgers(ledger_bucket(connection, publisher)) as ledgers:
             await ledgers.move(SHOP, lambda ledger: (steering.resume(ledger, 1), None))
-            await ledger_when(node.engine, SHOP, lambda ledger: ledger.state == "running")
-            await add_shop(connection, publisher, with_hole(now_ms()), OTHER, webhook=office.url)
             await office.until(2)  # a scan has seen it running
             await ledgers.move(SHOP, lambda ledger: (msgspec.structs.replace(parked, epoch=ledger.epoch), None))
         notices = await office.until(3)
     assert [(notice.kind, notice.source) for notice in notices] == [
         ("parked", "mall/s1"),
-        ("hole", "mall/s2"),
+        ("parked_over", "mall/s1"),
         ("parked", "mall/s1"),
     ]
     assert "the secret is void" in notices[0].text
@@ -374,10 +374,11 @@ async def test_a_missing_or_broken_ledger_is_told_once_and_when_it_is_whole_agai
         await bucket.put(SHOP.key, msgspec.json.encode(with_hole(now_ms())))
         await heard.first(LedgerUnusable, is_over=True)
         await ledger_when(node.engine, SHOP, all_told)
+        await office.until(4)
     assert "has no ledger" in missing.reason
     assert "cannot be read" in broken.reason
     assert len(heard.of(LedgerUnusable)) == 3
-    assert [notice.kind for notice in office.taken] == ["ledger", "ledger", "hole"]
+    assert sorted(notice.kind for notice in office.taken) == ["hole", "ledger", "ledger", "ledger_over"]
     assert logged.of("monitor.look_failed") == []
 
 

@@ -9,7 +9,8 @@ import pytest
 
 from actors.runtime import store_notices
 from actors.runtime.alerts import Alerts
-from actors.runtime.notify import Notice, Notifier
+from actors.runtime.notify import Notifier
+from actors.runtime.rules.notices import Notice
 from actors.runtime.store_notices import StoreNotices
 from actors.runtime.store_watch import WENT_BACK
 from actors.runtime.transport import Transport

@@ -118,8 +118,8 @@ async def test_what_a_program_adds_and_submits_is_one_trace_to_its_end(
     assert of("run traced-letters", "job", "published") == [(PUBLISHED, "UNSET")]
     [submitted] = named(spans, "submit traced-rows")
     ours = (trace_of(submitted), "UNSET")
-    for step, count in (("split", 1), ("map", 2), ("reduce", 1)):
-        assert of(f"{step} traced-rows", "batch", view.instance_id) == [ours] * count
+    for step, times in (("split", 1), ("map", 2), ("reduce", 1)):
+        assert of(f"{step} traced-rows", "batch", view.instance_id) == [ours] * times
     [run] = named(spans, "run traced-remote")
     assert trace_of(run) == trace_of(named(spans, "add traced-remote")[0])
     assert {span["resource"]["attributes"]["service.name"] for span in made} == {"penstock"}
