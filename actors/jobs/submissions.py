@@ -18,6 +18,8 @@ from msgspec.structs import replace
 from actors.jobs.desk import JobDesk
 from actors.jobs.rules.job_answers import NotAdded
 from actors.runtime.failpoints import reach
+from actors.runtime.rules.setting_values import BadSetting
+from actors.runtime.rules.spellings import decode_spelled, told
 from actors.runtime.rules.traceparents import traceparent_of
 from actors.runtime.submissions import Refusal, Submission, Submissions
 from actors.runtime.tracing import traces
@@ -115,6 +117,8 @@ async def _add(desk: JobDesk, page: Sequence[Submission]) -> list[Refusal]:
 def _decoded(payload: bytes) -> _Submission:
     try:
         payload.decode()  # the decoder checks the encoding only of what it reads, not of bodies
-        return _decode(payload)
+        return decode_spelled(_decode, payload)
+    except BadSetting as error:
+        raise BadSubmission(f"no job: {told(error)}") from error
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise BadSubmission(f"no job: {error}") from error

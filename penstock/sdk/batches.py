@@ -36,6 +36,7 @@ from actors.batch.tasks import TaskLimits, TaskRecord
 from actors.runtime.rules.bounds import read_bound
 from actors.runtime.rules.setting_values import BadSetting
 from actors.runtime.rules.slot_keys import Slots, check_path
+from actors.runtime.rules.spellings import unknown_option
 from penstock.errors import UsageError
 from penstock.rows.batch_rows import row_reader
 from penstock.sdk.batch_code import CodeEnded, each_in_a_thread, guarded, in_a_thread
@@ -151,7 +152,7 @@ def external_batch(task: str, place: str, *, timeout_s: float = TIMEOUT_S, **opt
 
 def _check_options(options: Mapping[str, object], known: frozenset[str]) -> None:
     if unknown := options.keys() - known:
-        raise TypeError(f"a task has no option {min(unknown)!r}")
+        raise TypeError(unknown_option("a task", min(unknown), sorted(known)))
 
 
 def _record(task: str, cls: type, options: Mapping[str, Any], **fields: Any) -> TaskRecord:

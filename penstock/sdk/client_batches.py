@@ -25,6 +25,7 @@ from actors.batch.rules.obstacles import BatchWhy
 from actors.batch.rules.refusals import BatchRefused
 from actors.batch.tasks import TaskRecord, UnknownTask
 from actors.batch.views import UPLOAD_BYTES, ItemPage, ItemShown, View, Wanted, find_file, result_file, upload_name
+from actors.runtime.rules.spellings import unknown_option
 from actors.runtime.tracing import traces
 from penstock.api.forms.batch import SubmitOptions, TaskList, ViewList
 from penstock.errors import NotAccepted, Timeout, UsageError
@@ -71,7 +72,7 @@ class Batches:
         With an `id` of your own it is safe to repeat an interrupted call: the same id is one instance. `on_sent` gets
         the share of the file that is sent, from 0 to 1."""
         if unknown := options.keys() - SubmitOptions.__optional_keys__:
-            raise TypeError(f"a batch has no option {min(unknown)!r}")
+            raise TypeError(unknown_option("a batch", min(unknown), sorted(SubmitOptions.__optional_keys__)))
         chosen = options.get("id") or secrets.token_hex(8)  # made here, so that asking again makes no second one
         given = {name: value for name, value in options.items() if value != ""}  # an older node knows fewer fields
         ask = {**given, "task": task, "input": input, "id": chosen}

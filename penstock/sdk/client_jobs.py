@@ -29,6 +29,7 @@ from actors.jobs.rules.obstacles import JobWhy
 from actors.jobs.rules.topic_settings import as_written
 from actors.runtime.rules.parts import parts_of
 from actors.runtime.rules.setting_values import BadSetting, Duration
+from actors.runtime.rules.spellings import unknown_option
 from actors.runtime.supervisor import one_error
 from actors.runtime.tracing import traces
 from actors.runtime.turns import Carriers, Turns
@@ -83,7 +84,7 @@ def new_job(topic: str, body: object = None, **options: Unpack[JobOptions]) -> N
     The options are those of `JobOptions`: `id`, `delay` or `due`, `ttr`, `priority`, `attempts`, `expires_in`,
     `on_same`, `nonce`. Raises UsageError."""
     if unknown := options.keys() - JobOptions.__optional_keys__:
-        raise TypeError(f"a job has no option {min(unknown)!r}")
+        raise TypeError(unknown_option("a job", min(unknown), sorted(JobOptions.__optional_keys__)))
     try:
         raw = body if isinstance(body, Raw) else body_of(body)
     except (TypeError, ValueError, RecursionError, OverflowError) as error:

@@ -13,6 +13,7 @@ from typing import Any, Unpack
 
 from actors.jobs.rules.schedule_record import Schedule
 from actors.jobs.rules.schedule_views import ScheduleChanged, ScheduleLine, ScheduleRemoved, ScheduleView, Triggered
+from actors.runtime.rules.spellings import unknown_option
 from penstock.api.forms.schedules import ScheduleOptions, SchedulesShown, definition_of
 from penstock.errors import NotAccepted
 from penstock.rows.schedule_names import read_name
@@ -50,7 +51,7 @@ class Schedules:
         With `replace=True` it takes the place of another one of its name. Without it NotAccepted is raised, `code`
         `exists`."""
         if unknown := options.keys() - ScheduleOptions.__optional_keys__:
-            raise TypeError(f"a schedule has no option {min(unknown)!r}")
+            raise TypeError(unknown_option("a schedule", min(unknown), sorted(ScheduleOptions.__optional_keys__)))
         asked: dict[str, object] = {"body": body}
         for option, value in options.items():
             if value is None:

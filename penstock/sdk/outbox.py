@@ -25,6 +25,7 @@ from sqlalchemy.sql.dml import Insert
 
 from actors.jobs.rules.job_rules import BadJob, make_job
 from actors.jobs.rules.topic_settings import TopicSettings
+from actors.runtime.rules.spellings import unknown_option
 from penstock.api.forms.jobs import OutboxOptions
 from penstock.errors import UsageError
 from penstock.sdk.client_jobs import new_job
@@ -62,7 +63,7 @@ class Outbox:
         if not isinstance(where, Connection | Session | scoped_session):
             raise UsageError(_not_here(where))
         if unknown := options.keys() - OutboxOptions.__optional_keys__:
-            raise TypeError(f"a job in an outbox has no option {min(unknown)!r}")
+            raise TypeError(unknown_option("a job in an outbox", min(unknown), sorted(OutboxOptions.__optional_keys__)))
         asked = new_job(topic, body, **options)
         now_ms = self._clock.now_ms()
         try:

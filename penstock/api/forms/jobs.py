@@ -17,7 +17,8 @@ from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 from actors.jobs.rules.job_answers import Code, HandedOut, JobReply, Listed, NotAdded, Reserved, TopicCounted, TopicView
 from actors.jobs.rules.obstacles import JobWhy
 from actors.jobs.rules.topic_settings import MOST_ATTEMPTS
-from actors.runtime.rules.setting_values import Duration
+from actors.runtime.rules.setting_values import BadSetting, Duration
+from actors.runtime.rules.spellings import decode_spelled
 from penstock.api.forms.reading import Malformed, RequestForm, check_text, explained, read_ask
 from streams.job_messages import (
     LONGEST_DELAY_MS,
@@ -228,8 +229,8 @@ def read_jobs(payload: bytes) -> tuple[list[NewJob | NotAdded], bool]:
 
 def _job_or_answer(at: int, item: Raw) -> NewJob | NotAdded:
     try:
-        return _job.decode(item)
-    except (msgspec.MsgspecError, RecursionError) as error:
+        return decode_spelled(_job.decode, bytes(item))
+    except (msgspec.MsgspecError, RecursionError, BadSetting) as error:
         return NotAdded(code="bad", reason=f"job {at} of the list: {explained(error)}")
 
 

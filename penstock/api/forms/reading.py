@@ -9,6 +9,9 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import Struct
 
+from actors.runtime.rules.setting_values import BadSetting
+from actors.runtime.rules.spellings import decode_spelled, told
+
 __all__ = ["Malformed", "RequestForm", "check_text", "explained", "picked", "read_ask"]
 
 _T = TypeVar("_T", bound=Struct)
@@ -24,10 +27,14 @@ class Malformed(Exception):
 
 def read_ask(payload: bytes, form: type[_T]) -> _T:
     """Return the request, or raise Malformed. Nothing at all stands for a request without fields."""
+
+    def decode(text: bytes) -> _T:
+        return msgspec.json.decode(text, type=form)
+
     check_text(payload)
     try:
-        return msgspec.json.decode(payload or b"{}", type=form)
-    except (msgspec.MsgspecError, RecursionError) as error:
+        return decode_spelled(decode, payload or b"{}")
+    except (msgspec.MsgspecError, RecursionError, BadSetting) as error:
         raise Malformed(explained(error)) from error
 
 
@@ -45,6 +52,8 @@ def explained(error: Exception) -> str:
     """Return what the decoder says, for whoever sent it."""
     if isinstance(error, RecursionError):
         return "it is nested too deeply"
+    if isinstance(error, BadSetting):
+        return told(error)
     return str(error)[:300]
 
 

@@ -16,6 +16,8 @@ from actors.flow.desk import FlowDesk
 from actors.flow.rates_desk import RatesDesk
 from actors.jobs.desk import JobDesk
 from actors.jobs.schedule_desk import ScheduleDesk
+from actors.runtime.rules.setting_values import BadSetting
+from actors.runtime.rules.spellings import decode_spelled
 from actors.runtime.supervisor import one_error
 from actors.zone.desk import ZoneDesk
 from penstock.api.http.callers import Caller
@@ -203,7 +205,9 @@ class HttpCall:
 def decoded(decode: Callable[[bytes], T], body: bytes, *, what: str = "body") -> T:
     """Return the decoded body. Raises RefusedRequest: 400 if it is not JSON, 422 if the JSON has another form."""
     try:
-        return decode(body)
+        return decode_spelled(decode, body)
+    except BadSetting as error:
+        raise refused(422, "bad", error.why, what=error.name, value=shown(str(error.value)), hint=error.do) from None
     except msgspec.ValidationError as error:
         raise invalid(error, what=what) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:

@@ -1,0 +1,56 @@
+"""A length of time is spelled alike at every door, and other spellings hear which one is right."""
+
+import msgspec
+import pytest
+
+import penstock
+from actors.runtime.rules.setting_values import BadSetting
+from actors.runtime.rules.spellings import decode_spelled, told
+from penstock.api.forms.jobs import ReserveAsk, read_jobs
+from penstock.api.forms.reading import Malformed, read_ask
+from streams.job_messages import NewJob
+
+decode = msgspec.json.Decoder(NewJob).decode
+
+
+def test_texts_with_units_are_taken_beside_milliseconds() -> None:
+    job = decode_spelled(decode, b'{"topic":"t","delay":"1h30m","ttr":"90s","expires_in":"2d","body":{"delay":"30s"}}')
+    assert (job.delay_ms, job.ttr_ms, job.expires_in_ms) == (5_400_000, 90_000, 172_800_000)
+    assert bytes(job.body) == b'{"delay":"30s"}'
+    assert decode_spelled(decode, b'{"topic":"t","delay_ms":7}').delay_ms == 7
+    assert read_ask(b'{"topic":"t","wait":"5s"}', ReserveAsk).wait_ms == 5_000
+    jobs, _ = read_jobs(b'[{"topic":"t","delay":"1s"},{"topic":"t","delay":1}]')
+    assert isinstance(jobs[0], NewJob)
+    assert jobs[0].delay_ms == 1_000
+    assert not isinstance(jobs[1], NewJob)
+    assert 'job 1 of the list: delay: 1 has no unit; write a text with its unit, as "delay": "30s"' in jobs[1].reason
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        (b'"delay":30', 'delay: 30 has no unit; write a text with its unit, as "delay": "30s", or milliseconds, as'),
+        (b'"delay":"30"', "delay: '30' has no unit"),
+        (b'"delay_ms":"30s"', 'is not a number of milliseconds; write it as "delay": "30s", or as digits'),
+        (b'"ttr":null', "ttr: None is not a duration"),
+        (b'"delay":"30s","delay_ms":1', "delay: '30s' is beside delay_ms; give one of them"),
+    ],
+)
+def test_other_spellings_hear_the_right_one(fields: bytes, said: str) -> None:
+    with pytest.raises(BadSetting) as refused:
+        decode_spelled(decode, b'{"topic":"t",%b}' % fields)
+    assert said in told(refused.value)
+
+
+def test_other_unknown_fields_are_refused_as_before() -> None:
+    with pytest.raises(msgspec.ValidationError, match="unknown field `dealy`"):
+        decode_spelled(decode, b'{"topic":"t","dealy":"30s"}')
+    with pytest.raises(Malformed, match="unknown field `wait_ms`"):
+        read_ask(b'{"topic":"t","wait":"5s"}', NewJob)
+
+
+def test_programs_hear_the_right_option() -> None:
+    with pytest.raises(TypeError, match="a job has no option 'delay_ms'; write delay=\"30s\", a number of seconds"):
+        penstock.new_job("t", delay_ms=30)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="a job has no option 'dealy'; did you mean delay"):
+        penstock.new_job("t", dealy="30s")  # type: ignore[call-arg]
