@@ -13,14 +13,16 @@ they are. 'Nearby' is as far as the offsets differ: further off no reading of th
 from __future__ import annotations
 
 from datetime import tzinfo
+from functools import lru_cache
 from typing import Annotated, Literal, NamedTuple
 
 from msgspec import Meta, Struct
 
 from platforms.errors import BadDeclaration
-from platforms.times import TimeStyle, can_write, find_zone, offset_ms, write_time
+from platforms.times import EARLIEST_MS, LATEST_MS, TimeStyle, can_write, find_zone, offset_ms, write_time
 
 _LONGEST_SHIFT_MS = 26 * 3_600_000  # Samoa left out a whole day, and no zone has moved further
+_WEEK_MS = 7 * 86_400_000
 
 BoundKind = Literal["includes", "excludes", "absent"]
 
@@ -74,6 +76,12 @@ class Bounds(Struct, frozen=True):
             None if upper is None else upper - high[0] + self.step_ms,
         )
 
+    @property
+    def blurred(self) -> tuple[tuple[int, int], ...]:
+        """The stretches of time in which no bound can be written exactly, earliest first: around the moments at which
+        the clocks of wall times are changed. A window that begins or ends in one requests an hour more."""
+        return _blurred(self.time.zone) if self.time.format == "wall" else ()
+
     def _lower(self, at: int) -> int:
         first = -(-at // self.clock_ms) * self.clock_ms
         floor = first // self.step_ms * self.step_ms
@@ -98,3 +106,24 @@ class Bounds(Struct, frozen=True):
 
 def _offsets_between(zone: tzinfo, at_ms: int, reach: int, *, pieces: int) -> list[int]:
     return [offset_ms(zone, at_ms - reach + 2 * reach * i // pieces) for i in range(pieces + 1)]
+
+
+@lru_cache(maxsize=64)
+def _blurred(zone_name: str) -> tuple[tuple[int, int], ...]:
+    """Return the stretches around the changes of a zone's clocks. A change that another one follows within two days is
+    part of the same stretch."""
+    zone, found = find_zone(zone_name), list[tuple[int, int]]()
+    for week_ms in range(EARLIEST_MS, LATEST_MS, _WEEK_MS):
+        before, after = offset_ms(zone, week_ms), offset_ms(zone, week_ms + _WEEK_MS)
+        if before == after:
+            continue
+        low, high = week_ms, week_ms + _WEEK_MS
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if offset_ms(zone, middle) == before else (low, middle)
+        reach = abs(after - before)
+        if found and high - reach <= found[-1][1] + 2 * _LONGEST_SHIFT_MS:
+            found[-1] = found[-1][0], high + reach
+        else:
+            found.append((high - reach, high + reach))
+    return tuple(found)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Literal, NamedTuple
 
-from platforms.adapter import Page, PageRules
+from platforms.adapter import Page, PageRules, Row
 from platforms.bounds import Bounds, Window
 from platforms.errors import BrokenContract
 
@@ -19,19 +20,27 @@ MOST_AT_ONCE = 20  # pages that are read by number without halving first
 _MANY_SHARED = 20  # one row of so many, listed twice, costs a twentieth of the requests
 _MOST_REPEATS = 10  # pages in a row that list only what the part has listed before
 
+
+def names_of(rows: Iterable[Row], rules: PageRules) -> list[str]:
+    """Return a name for each of what a total counts: the keys, or one for each row."""
+    return [f"{row.key}\0{hash(row.body)}" for row in rows] if rules.counts_rows else [row.key for row in rows]
+
+
 Step = Literal["done", "unproven", "more", "count", "again", "split", "at once", "numbered", "next"]
 
 
 class ListedBefore(NamedTuple):
     """What a full answer has listed of a window: all of `window`, if the next answer confirms it. That one begins (or,
     if the latest come first, ends) where this one has stopped. `keys`: of the rows in it. `shared`: of the rows beyond,
-    which the next answer must list again. `total`: of both. `readings`: of the window so far."""
+    which the next answer must list again. All three are names (`names_of`). `total`: of both. `readings`: of the window
+    so far. `is_open`: the next answer did not confirm it, and what the rest lists may (`unsettled`)."""
 
     window: Window
     keys: frozenset[str]
     shared: frozenset[str]
     total: int | None
     readings: int
+    is_open: bool = False
 
     def again(self, *, is_bounded: bool) -> Part:
         """Return the part that reads the window once more."""
@@ -57,6 +66,16 @@ class Part:
         self.behind = behind
         self.is_check = is_check
         self.may_walk = may_walk
+        self.before: tuple[ListedBefore, ...] = ()
+        """What the answers before it have listed, from the first one on that is open."""
+        self.whole: Part | None = None
+        """The part that this one looks for the missing orders of."""
+        self.is_searched = False
+        """Other parts look for its missing orders."""
+        self.lost = 0
+        """How many of them no such part has found, as far as those can say."""
+        self._moments: dict[str, int] = {}
+        self._edges: tuple[set[int], set[int]] = (set(), set())
         self.latest_ms: int | None = None
         self.page: str | int | None = None
         self.pages = 0
@@ -91,20 +110,53 @@ class Part:
         if rules.sort == "ascending" and page.rows and not self.is_numbered:
             self.latest_ms = page.rows[-1].modified_ms
         self.listed += len(page.rows) + len(page.bad)
-        known = len(self.keys)
-        if rules.counts_rows:
-            self.keys.update([f"{row.key}\0{hash(row.body)}" for row in page.rows])
-        else:
-            self.keys.update([row.key for row in page.rows])
+        known, names = len(self.keys), names_of(page.rows, rules)
+        self.keys.update(names)
+        if self.whole is not None:
+            self.whole.keys.update(names)
+        if rules.numbered:
+            self._remember_moments(names, page.rows)
         # a bad row was listed and counted all the same
         self.keys.update(row.key if row.key is not None else f"\0{row.body!r}" for row in page.bad)
         if page.rows or page.bad:
             self._repeats = self._repeats + 1 if len(self.keys) == known else 0
 
+    def _remember_moments(self, names: list[str], rows: list[Row]) -> None:
+        """Keep the moment of each row of the few pages of a reading at once, and those at which pages begin and end."""
+        if self.pages > MOST_AT_ONCE or not rows:
+            self._moments = {}
+            return
+        self._moments.update((name, row.modified_ms) for name, row in zip(names, rows, strict=True) if row.modified_ms)
+        begins, ends = self._edges
+        begins.add(rows[0].modified_ms or 0)
+        ends.add(rows[-1].modified_ms or 0)
+
+    def crowds(self, step_ms: int) -> list[Part]:
+        """Return parts that look for the orders that are missing: at each moment that goes on from one page to another.
+        If nothing sorts the orders of one moment, each answer sorts them anew, and some of them are on no page."""
+        if self.first_total != self.last_total or not self._moments:
+            return []
+        begins, ends = ({at_ms // step_ms * step_ms for at_ms in edge} for edge in self._edges)
+        found = []
+        for moment_ms in sorted(begins & ends - {0}, reverse=True):
+            start_ms, end_ms = max(self.window.start_ms, moment_ms), min(self.window.end_ms, moment_ms + step_ms)
+            if start_ms < end_ms:
+                crowd = Part(Window(start_ms, end_ms))
+                crowd.whole = self
+                crowd.keys = {name for name, at_ms in self._moments.items() if start_ms <= at_ms < end_ms}
+                found.append(crowd)
+        return found
+
     @property
     def missing(self) -> int:
         """How many more orders the platform counts than it has listed."""
         return max(0, (self.last_total or 0) - self.counted)
+
+    @property
+    def is_full_of_repeats(self) -> bool:
+        """Return whether one full answer lists an order more than once. A later change of it may have been cut off, and
+        the total of orders does not show that."""
+        return not self.counts_rows and self.pages == 1 and self._page_size > len(self.keys)
 
     @property
     def counted(self) -> int:
@@ -192,9 +244,9 @@ def decide(
         return "split" if part.is_at_once and can_split and step in ("numbered", "unproven") else step
     if part.is_counting:
         return "done" if is_counted and total == part.first_total else _mend(part, rules, can_split)
-    if part.pages == 1 and is_counted:
-        return "done"
     is_full = len(page.rows) + len(page.bad) >= rules.size
+    if part.pages == 1 and is_counted and not (is_full and can_split and part.is_full_of_repeats):
+        return "done"
     is_cut_short = total is not None or page.next is not None or page.has_more or is_full
     if at_once and part.pages == 1 and fits_at_once(part, page, total, rules):
         return "at once"
@@ -251,12 +303,12 @@ def _is_end(part: Part, page: Page, rules: PageRules) -> bool:
 
 
 def _decide_numbered(part: Part, rules: PageRules, *, is_counted: bool) -> Step:
+    if is_counted and part.last_total == part.first_total:
+        return "done"
     if part.number_on(rules):
         return "next"
     if part.first_total is None:
         return "unproven"
-    if is_counted and part.last_total == part.first_total:
-        return "done"
     return "numbered" if part.may_find_more() else "unproven"
 
 
@@ -276,28 +328,33 @@ def walk_on(part: Part, page: Page, total: int | None, rules: PageRules, bounds:
     That they seem to do so in one answer is no proof. The counts of this answer and the next one are (`confirmed`).
     Without an upper bound the counts still find what is missing, and without a total the declaration must say it."""
     is_first = part.pages == 1 and part.page is None and not (part.is_numbered or part.is_counting)
-    if rules.style != "one" or rules.counts_rows or not is_first or not part.may_walk or page.bad or not page.rows:
+    if rules.style != "one" or not is_first or not part.may_walk or page.bad or not page.rows:
         return None
     is_bounded = bounds.upper != "absent"
     if total is None and (is_bounded or rules.sort != "ascending" or len(page.rows) < rules.size):
         return None
     times = [row.modified_ms for row in page.rows if row.modified_ms is not None]
-    if bounds.lower == "absent" or len(times) < len(page.rows) or (total is not None and total <= len(part.keys)):
+    is_all = total is not None and total <= part.counted
+    if is_all and len(page.rows) >= rules.size and is_bounded and part.is_full_of_repeats:
+        is_all = False
+    if bounds.lower == "absent" or len(times) < len(page.rows) or is_all:
         return None
     step_ms = bounds.step_ms
     if all(one <= other for one, other in pairwise(times)):
-        return _walk_up(part, page, total, times[-1] // step_ms * step_ms, is_bounded=is_bounded)
+        return _walk_up(part, page, total, rules, times[-1] // step_ms * step_ms, is_bounded=is_bounded)
     if is_bounded and all(one >= other for one, other in pairwise(times)):
-        return _walk_down(part, page, total, (times[-1] // step_ms + 1) * step_ms)
+        return _walk_down(part, page, total, rules, (times[-1] // step_ms + 1) * step_ms)
     return None
 
 
-def _walk_up(part: Part, page: Page, total: int | None, seam_ms: int, *, is_bounded: bool) -> Part | None:
+def _walk_up(
+    part: Part, page: Page, total: int | None, rules: PageRules, seam_ms: int, *, is_bounded: bool
+) -> Part | None:
     start_ms, end_ms = part.window.start_ms, part.window.end_ms
     if seam_ms <= start_ms or (is_bounded and seam_ms >= end_ms):
         return None
-    shared = {row.key for row in page.rows if (row.modified_ms or 0) >= seam_ms}
-    behind = _behind(part, Window(start_ms, min(seam_ms, end_ms)), page, shared, total)
+    shared = {row for row in page.rows if (row.modified_ms or 0) >= seam_ms}
+    behind = _behind(part, Window(start_ms, min(seam_ms, end_ms)), page, shared, total, rules)
     if seam_ms < end_ms:
         return Part(Window(seam_ms, end_ms), behind=behind)
     if total is None:
@@ -305,31 +362,49 @@ def _walk_up(part: Part, page: Page, total: int | None, seam_ms: int, *, is_boun
     return Part(Window(seam_ms, seam_ms + 1), behind=behind, is_check=True)
 
 
-def _walk_down(part: Part, page: Page, total: int | None, seam_ms: int) -> Part | None:
+def _walk_down(part: Part, page: Page, total: int | None, rules: PageRules, seam_ms: int) -> Part | None:
     start_ms, end_ms = part.window.start_ms, part.window.end_ms
     if not start_ms < seam_ms < end_ms:
         return None
-    shared = {row.key for row in page.rows if (row.modified_ms or 0) < seam_ms}
-    return Part(Window(start_ms, seam_ms), behind=_behind(part, Window(seam_ms, end_ms), page, shared, total))
+    shared = {row for row in page.rows if (row.modified_ms or 0) < seam_ms}
+    behind = _behind(part, Window(seam_ms, end_ms), page, shared, total, rules)
+    return Part(Window(start_ms, seam_ms), behind=behind)
 
 
-def _behind(part: Part, window: Window, page: Page, shared: set[str], total: int | None) -> ListedBefore:
-    keys = frozenset(row.key for row in page.rows if row.key not in shared)
-    return ListedBefore(window, keys, frozenset(shared), total, part.readings)
+def _behind(
+    part: Part, window: Window, page: Page, shared: set[Row], total: int | None, rules: PageRules
+) -> ListedBefore:
+    listed_again = frozenset(names_of(shared, rules))
+    names = frozenset(names_of((row for row in page.rows if row not in shared), rules)) - listed_again
+    return ListedBefore(window, names, listed_again, total, part.readings)
 
 
 def confirmed(
-    behind: ListedBefore, page: Page, total: int | None, *, is_bounded: bool
-) -> Literal["proven", "unproven", "no"]:
+    behind: ListedBefore, page: Page, total: int | None, rules: PageRules, *, is_bounded: bool
+) -> Literal["proven", "unproven", "later", "no"]:
     """Return whether the answer after `behind` confirms that it had listed all of its window. Without an upper bound
-    new orders come at the end of the list, and then the counts prove nothing."""
-    listed = {row.key for row in page.rows}
+    new orders come at the end of the list, and then the counts prove nothing. `later`: the two totals count orders
+    twice that both windows list, so only all that the rest lists can confirm it."""
+    listed = set(names_of(page.rows, rules))
     both = None if total is None else len(behind.keys - listed) + total
     if behind.total is None or both is None:
         return "no" if is_bounded else "unproven"
-    if not behind.shared <= listed or both < behind.total or (is_bounded and both != behind.total):
+    if not behind.shared <= listed or both < behind.total:
         return "no"
-    return "proven" if both == behind.total else "unproven"
+    if both == behind.total:
+        return "proven"
+    return "later" if is_bounded else "unproven"
+
+
+def unsettled(before: Sequence[ListedBefore], rest: Iterable[str]) -> list[ListedBefore]:
+    """Return what is open and is not confirmed by the names that the rest has listed: each total must be the number of
+    different names from there on."""
+    names, found = set(rest), list[ListedBefore]()
+    for each in reversed(before):
+        names |= each.keys | each.shared
+        if each.is_open and len(names) != each.total:
+            found.append(each)
+    return found
 
 
 def parts_for(total: int | None, size: int) -> int:

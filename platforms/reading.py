@@ -34,6 +34,7 @@ same two answers. The later look at closed windows is there for that.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -45,6 +46,7 @@ from platforms.bounds import RequestedBounds, Window
 from platforms.errors import BrokenContract, Unreadable
 from platforms.parts import (
     MOST_AT_ONCE,
+    ListedBefore,
     Part,
     Step,
     confirmed,
@@ -54,6 +56,7 @@ from platforms.parts import (
     fits_at_once,
     parts_for,
     repeats_many,
+    unsettled,
     walk_on,
     window_text,
 )
@@ -171,7 +174,11 @@ class Reading:
         """The time before which all of the window was read, and proven as far as it can be."""
         if not self._todo:
             return self._window.end_ms
-        part = self._todo[-1]
+        part = self._todo[-1].whole or self._todo[-1]
+        if part.before:
+            return min(part.window.start_ms, part.before[0].window.start_ms)
+        if part.is_searched:
+            return part.window.start_ms
         if part.behind is not None and part.pages == 0:
             return min(part.window.start_ms, part.behind.window.start_ms)
         if part.latest_ms is None:
@@ -221,6 +228,7 @@ class Reading:
             following = None if fits_at_once(part, page, total, self._rules) else following
         if following is not None:
             self._moved = self._requests
+            following.before = part.before
             self._todo[-1] = following
         elif part.is_check:
             self._todo.pop()
@@ -231,19 +239,43 @@ class Reading:
             can_split = self._can_split(part.window)
             step = decide(part, page, total, self._rules, can_split=can_split, at_once=self._at_once)
             self._move(part, step, page, total)
-        if again is not None:
-            self._todo.append(again)
-            self._todo.sort(key=lambda each: -each.window.start_ms)
+            if step in ("done", "unproven", "split") and not part.is_searched:
+                again += unsettled(part.before, part.keys) if step == "done" else _open(part.before)
+        self._read_again(again)
+        while self._todo and self._todo[-1].is_searched:
+            self._end_search(self._todo[-1])
         return self._fresh(rows)
 
-    def _confirm(self, part: Part, page: Page, total: int | None) -> Part | None:
+    def _read_again(self, listed: Sequence[ListedBefore]) -> None:
+        if listed:
+            self._todo.extend(each.again(is_bounded=self._is_bounded) for each in listed)
+            self._sort()
+
+    def _sort(self) -> None:
+        """Put the earliest part on top. One that is searched comes after the parts that do so."""
+        self._todo.sort(key=lambda each: -(each.window.end_ms if each.is_searched else each.window.start_ms))
+
+    def _end_search(self, part: Part) -> None:
+        """Close a part whose missing orders have been looked for, or cut it if they were not found there."""
+        if len(part.keys) == part.first_total or part.lost:
+            self._todo.pop()
+            self._read_again(unsettled(part.before, part.keys))
+            return
+        part.is_searched, self._at_once = False, False
+        self._replace(part, parts_for(part.first_total, self._rules.size))
+        self._read_again(_open(part.before))
+
+    def _confirm(self, part: Part, page: Page, total: int | None) -> list[ListedBefore]:
         """Judge by the first answer of a part what the one before it has listed. Return what is to be read again."""
-        if part.behind is None or part.pages > 1:
-            return None
-        verdict = confirmed(part.behind, page, total, is_bounded=self._is_bounded)
+        behind = part.behind
+        if behind is None or part.pages > 1:
+            return []
+        verdict = confirmed(behind, page, total, self._rules, is_bounded=self._is_bounded)
         self._is_proven = self._is_proven and verdict != "unproven"
-        self._is_counted = self._is_counted and part.behind.total is not None
-        return part.behind.again(is_bounded=self._is_bounded) if verdict == "no" else None
+        self._is_counted = self._is_counted and behind.total is not None
+        if part.before or verdict == "later":
+            part.before = (*part.before, behind._replace(is_open=verdict == "later"))
+        return [behind] if verdict == "no" else []
 
     def _is_beyond(self, part: Part) -> bool:
         """Return whether the rest of a list is of no interest: it lies behind the window."""
@@ -363,6 +395,8 @@ class Reading:
             case "done" | "unproven":
                 self._is_proven = self._is_proven and step == "done"
                 self._is_counted = self._is_counted and part.last_total is not None
+                if part.whole is not None:
+                    part.whole.lost += part.missing
                 if part.missing or part.is_cut_off:
                     self._short.append(ShortPart(part.window, part.missing, part.last_total or 0))
                 self._todo.pop()
@@ -378,6 +412,9 @@ class Reading:
                 pass
             case "again":
                 self._todo[-1] = Part(part.window, readings=part.readings + 1)
+            case "split" if part.is_at_once and (crowds := part.crowds(self._bounds.step_ms)):
+                part.is_searched = True
+                self._todo.extend(crowds)
             case "split":
                 self._at_once = self._at_once and not part.is_at_once
                 pages = MOST_AT_ONCE // 2 if self._rules.numbered and self._at_once else 1
@@ -393,10 +430,10 @@ class Reading:
             bounds = sorted({start_ms, moment_ms, moment_ms + step_ms, end_ms})
             pieces = [Window(one, other) for one, other in pairwise(bounds)]
         self._todo.pop()
-        if part.behind is not None and part.pages == 0:
-            self._todo.append(part.behind.again(is_bounded=self._is_bounded))
+        if part.pages == 0:
+            self._read_again(([] if part.behind is None else [part.behind]) + _open(part.before))
         self._todo.extend(Part(piece) for piece in reversed(pieces))
-        self._todo.sort(key=lambda each: -each.window.start_ms)
+        self._sort()
 
     def _can_split(self, window: Window) -> bool:
         step_ms = self._bounds.step_ms
@@ -410,6 +447,10 @@ class Reading:
         if whole.earliest_ms is None or whole.latest_ms is None or half.earliest_ms is None or half.latest_ms is None:
             return False
         return (half.latest_ms - half.earliest_ms) * 4 <= (whole.latest_ms - whole.earliest_ms) * 3
+
+
+def _open(before: Sequence[ListedBefore]) -> list[ListedBefore]:
+    return [each for each in before if each.is_open]
 
 
 def _told(row: BadRow) -> str:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import NamedTuple
 
 from anyio.abc import TaskStatus
@@ -29,6 +30,7 @@ from actors.runtime.failpoints import reach
 from actors.runtime.membership import Members
 from actors.runtime.tending import AGAIN_MS, Failures, Tending, tended_by
 from platforms.adapter import Declaration
+from platforms.bounds import Bounds
 from streams.clock import Clock
 from streams.errors import Refused, RevisionConflict, StreamError
 from streams.fetch_messages import SliceOffer, encode
@@ -76,8 +78,8 @@ def with_declared(settings: FetchSettings, declared: Declaration) -> FetchSettin
 def is_halved(declared: Declaration) -> bool:
     """Return whether a window with more than a page can only be read again in smaller ones."""
     pages = declared.pages
-    has_way = pages.has_total and (declared.has_times or pages.numbered)
-    return pages.style == "one" and (pages.counts_rows or not has_way)
+    has_way = declared.has_times or (pages.numbered and not pages.counts_rows)
+    return pages.style == "one" and not (pages.has_total and has_way)
 
 
 def lengths_of(declared: Declaration, settings: FetchSettings) -> Lengths:
@@ -97,6 +99,18 @@ def lengths_of(declared: Declaration, settings: FetchSettings) -> Lengths:
         per_s=per_s,
         is_one_walk=bounds.upper == "absent",
         least_live_ms=(settings.sweep_ms or LISTING_MS) if bounds.lower == "absent" else 0,
+        whole=() if bounds.upper == "absent" else _whole(bounds, overlap_ms),
+    )
+
+
+@lru_cache(maxsize=256)
+def _whole(bounds: Bounds, overlap_ms: int) -> tuple[tuple[int, int], ...]:
+    """Return the stretches that are not cut: a slice that ends in one requests all of it. Windows are wider than their
+    slices, and end outside all the same."""
+    spare_ms = overlap_ms + 2 * bounds.step_ms
+    return tuple(
+        ((start_ms - spare_ms) // 1_000 * 1_000, -(-(stop_ms + spare_ms) // 1_000) * 1_000)
+        for start_ms, stop_ms in bounds.blurred
     )
 
 

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import random  # noqa: TID251 - seeded disorder is a manner of the platform
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from fractions import Fraction
+from functools import lru_cache
+from math import comb
 from typing import NamedTuple
 from urllib.parse import quote, urlencode
 from zoneinfo import ZoneInfo
@@ -103,14 +107,31 @@ def middle_ms(plan: Plan) -> int:
     return plan.start_ms - plan.history_ms // 2
 
 
-def ideal_requests(times_ms: Sequence[int], page_size: int, longest_ms: int) -> int:
+def ideal_requests(times_ms: Sequence[int], page_size: int, longest_ms: int, *, is_shuffled: bool = False) -> int:
     """Return how few requests can list orders of these times (sorted): each window as long as the platform lets it be,
-    and each page full. A reader that does not know where orders lie needs more."""
+    and each page full. A reader that does not know where orders lie needs more. `is_shuffled`: orders of one moment are
+    sorted anew for each request, so each answer has some of them by chance. Then no reader sees all of a moment with
+    fewer requests than it takes on average until each has come up."""
+    crowds = [count for count in Counter(times_ms).values() if count > page_size] if is_shuffled else []
+    if crowds:
+        many = {at_ms for at_ms, count in Counter(times_ms).items() if count > page_size}
+        times_ms = [at_ms for at_ms in times_ms if at_ms not in many]
     requests = at = 0
     while at < len(times_ms):
         at = min(at + page_size, bisect_left(times_ms, times_ms[at] + longest_ms))
         requests += 1
-    return requests
+    return requests + round(sum(draws(count, page_size) for count in crowds))
+
+
+@lru_cache(maxsize=64)
+def draws(count: int, page_size: int) -> float:
+    """Return how many draws of a page it takes on average until each of `count` has come up: the sum of the chances
+    that so many draws are too few."""
+    expected = Fraction(0)
+    for left in range(1, count + 1):  # so many that did not come up, by inclusion and exclusion
+        missed = Fraction(comb(count - left, page_size), comb(count, page_size))
+        expected += (-1) ** (left + 1) * comb(count, left) / (1 - missed)
+    return float(expected)
 
 
 def list_orders(

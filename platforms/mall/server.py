@@ -109,12 +109,13 @@ class Mall:
 
     def ideal_requests(self, page_size: int, longest_ms: int, *, until_ms: int | None = None) -> int:
         """Return how few requests list what is listed now, up to a time."""
-        least = 0
+        least, is_shuffled = 0, self.config.ties == "shuffled"
         for shop in self.shops.values():
             for shelf in shop.shelves.values():
                 shelf.advance(self.now_ms())
                 _, last = shelf.between(0, until_ms or self.now_ms() + 1)
-                least += ideal_requests([row[0] for row in shelf.listed[:last]], page_size, longest_ms)
+                times_ms = [row[0] for row in shelf.listed[:last]]
+                least += ideal_requests(times_ms, page_size, longest_ms, is_shuffled=is_shuffled)
         return least
 
     async def _orders(self, request: web.Request) -> web.StreamResponse:

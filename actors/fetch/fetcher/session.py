@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import count
+from typing import NamedTuple
 
 import anyio
 from msgspec.structs import replace
@@ -72,7 +73,12 @@ MOST_SHOWN = 4096
 MOST_DETAILS = 2_000
 """Whole orders that a session keeps."""
 
-Trouble = Later | SlowDown | PlatformDown
+
+class Renewed(NamedTuple):
+    """The platform refused the credentials, and there are others now."""
+
+
+Trouble = Later | SlowDown | PlatformDown | Renewed
 
 
 class Stopped(Exception):
@@ -303,8 +309,9 @@ class PlatformSession:
             raise Stopped(TooWide(str(error)) if is_wide else NotNow(str(error), error.wait_ms)) from None
         self._has_asked = True
 
-    async def _log_in(self, said: str) -> Later:
-        """Get new credentials, a few times between two good responses. `said`: why the old ones are refused."""
+    async def _log_in(self, said: str) -> Later | Renewed:
+        """Get new credentials, a few times between two good responses. `said`: why the old ones are refused. New
+        ones are tried at once."""
         if not self._has_others or self._renewals == MOST_RENEWALS:
             raise Stopped(self._refusal(said))
         refused, self._renewals = self._account, self._renewals + 1
@@ -315,7 +322,7 @@ class PlatformSession:
         except PlatformDown as error:
             raise Stopped(self._ending(error)) from error
         self._has_others = self._account.values != refused.values
-        return Later(AGAIN.base_ms)
+        return Renewed() if self._has_others else Later(AGAIN.base_ms)
 
     def _ending(self, trouble: Trouble) -> Outcome:
         return ending(trouble, self._work.settings, self._status, was_answered=self._time.was_answered)
@@ -355,6 +362,8 @@ def wait_of(trouble: Trouble, settings: FetchSettings, tried: int) -> int:
             return min(max(after_ms, again_ms), settings.throttle_cap_ms)
         case SlowDown():
             return settings.throttle_wait_ms
+        case Renewed():
+            return 0
         case _:
             return again_ms
 
@@ -372,5 +381,7 @@ def ending(trouble: Trouble, settings: FetchSettings, status: int, *, was_answer
         case Later(after_ms=after_ms, reason=said):
             reason = f"the platform could not answer and may later (HTTP {status}){quoted(said)}"
             return bad(reason, min(after_ms or 0, settings.throttle_cap_ms))
+        case Renewed():
+            return bad(f"the platform refuses the credentials (HTTP {status}), and they were renewed", 0)
         case PlatformDown():
             return bad(str(trouble))

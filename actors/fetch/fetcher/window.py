@@ -434,10 +434,11 @@ def _keep_ms(work: ReadSlice, declared: Declaration) -> int:
 
 def _longest_ms(work: ReadSlice, window: Window, declared: Declaration) -> int:
     """Return how long slices that touch the window may be."""
+    uncut_ms = max((stop_ms - start_ms for start_ms, stop_ms in declared.window.bounds.blurred), default=0)
     if work.settings.slice_ms:
-        return max(work.settings.slice_ms, work.settings.again_slice_ms)
+        return max(work.settings.slice_ms, work.settings.again_slice_ms, 2 * uncut_ms)
     if window.start_ms >= work.wide_ms:
-        return max(WIDE_MS, work.settings.again_slice_ms)
+        return max(WIDE_MS, work.settings.again_slice_ms, 2 * uncut_ms)
     return declared.window.longest_ms if declared.window.bounds.upper != "absent" else window.end_ms
 
 

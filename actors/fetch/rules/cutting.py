@@ -19,7 +19,17 @@ from actors.fetch.rules.looks import cut_looks, look_due_ms
 from actors.fetch.rules.outages import earliest_ms, offerable
 from actors.fetch.rules.settings import FetchSettings
 from actors.fetch.rules.slices import Kind, Slice, next_end_ms
-from actors.fetch.rules.tuning import Lengths, due_ms_of, end_ms_of, judged, most_open, with_cut
+from actors.fetch.rules.tuning import (
+    Lengths,
+    before_whole,
+    due_ms_of,
+    end_ms_of,
+    end_of_whole,
+    judged,
+    live_whole_ms,
+    most_open,
+    with_cut,
+)
 
 OfferKey = tuple[Kind, int, int, int, int, int]
 """The identity of one offer: kind, epoch, start, end, attempt, and the moment from which it may be taken."""
@@ -122,15 +132,25 @@ def _tail_end_ms(ledger: Ledger, settings: FetchSettings, at_ms: int, settled_ms
     """Return the end of the tail slice that begins at `at_ms`. `None`: it has not settled."""
     if not settings.slice_ms:
         return end_ms_of(at_ms, settled_ms, judged(ledger.tuning, lengths), lengths)
-    end_ms = next_end_ms(at_ms, settings.slice_ms, ledger.start_ms)
+    end_ms = _grid_end_ms(ledger, settings, at_ms, settled_ms, lengths)
     return end_ms if end_ms <= settled_ms else None
+
+
+def _grid_end_ms(ledger: Ledger, settings: FetchSettings, at_ms: int, settled_ms: int | None, lengths: Lengths) -> int:
+    """Return the end of a slice of a set length: on the grid, but for stretches that are not cut. `settled_ms`: all
+    before it has settled. `None`: it may be any time."""
+    stop_ms, length_ms = end_of_whole(at_ms, lengths), settings.slice_ms
+    if stop_ms is None:
+        return before_whole(next_end_ms(at_ms, length_ms, ledger.start_ms), lengths)
+    is_over = settled_ms is not None and stop_ms <= settled_ms
+    return stop_ms if is_over else min(stop_ms, next_end_ms(at_ms, live_whole_ms(length_ms), 0))
 
 
 def _tail_due_ms(ledger: Ledger, settings: FetchSettings, lengths: Lengths) -> int:
     if not settings.slice_ms:
         settled_ms = due_ms_of(ledger.frontier_ms, judged(ledger.tuning, lengths), lengths)
     else:
-        settled_ms = next_end_ms(ledger.frontier_ms, settings.slice_ms, ledger.start_ms)
+        settled_ms = _grid_end_ms(ledger, settings, ledger.frontier_ms, None, lengths)
     return settled_ms + settings.settle_ms
 
 
@@ -214,7 +234,7 @@ def _next_piece(ledger: Ledger, reading: Pass, settings: FetchSettings, lengths:
         assert reading.end_ms is not None
         end_ms = min(_back_end_ms(ledger, settings, at_ms, lengths) or reading.end_ms, reading.end_ms)
     else:
-        end_ms = at_ms + settings.again_slice_ms
+        end_ms = _past_end_ms(at_ms, at_ms + settings.again_slice_ms, lengths)
     is_beyond = end_ms > ledger.watermark_ms if reading.kind == "a" else at_ms >= end_ms
     piece = Slice(reading.kind, ledger.epoch, at_ms, end_ms)
     return None if is_beyond or find_open(ledger, piece) else piece
@@ -223,8 +243,15 @@ def _next_piece(ledger: Ledger, reading: Pass, settings: FetchSettings, lengths:
 def _back_end_ms(ledger: Ledger, settings: FetchSettings, at_ms: int, lengths: Lengths) -> int | None:
     """Return the end of a backfill's slice. `None`: the end of the backfill, since the platform's lists have none."""
     if settings.slice_ms:
-        return next_end_ms(at_ms, settings.slice_ms, ledger.start_ms)
-    return None if lengths.is_one_walk else at_ms + judged(ledger.tuning, lengths).length_ms
+        return _past_end_ms(at_ms, next_end_ms(at_ms, settings.slice_ms, ledger.start_ms), lengths)
+    if lengths.is_one_walk:
+        return None
+    return _past_end_ms(at_ms, at_ms + judged(ledger.tuning, lengths).length_ms, lengths)
+
+
+def _past_end_ms(at_ms: int, end_ms: int, lengths: Lengths) -> int:
+    """Return where a slice of the past ends that was to end at `end_ms`, so that no stretch is cut that must not be."""
+    return end_of_whole(at_ms, lengths) or before_whole(end_ms, lengths)
 
 
 def _due_ms(piece: Slice, reading: Pass, settings: FetchSettings) -> int:

@@ -5,11 +5,17 @@ the end of time a slice ends where the orders have settled, some seconds or a mi
 has a `Tuning`, what the slices read so far have shown. Each slice that completes adds its length and rows to it, and
 the next cut judges them. A length follows from the ledger and the source's `Lengths` alone, whoever cuts.
 
+Some stretches of time are not cut at all (`whole`). A platform that writes wall times cannot be asked for a part of an
+hour that repeats: each window in it lists the whole hour. So one slice reads it, or one every ten minutes while it
+lasts.
+
 Slices begin where the one before them ends, so they cover time without a gap or an overlap, whatever the lengths are.
 """
 
 from __future__ import annotations
 
+import sys
+from bisect import bisect_right
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -33,6 +39,8 @@ OVERLAPS = 5
 LIVE_SHARE = 4
 """Looking at the end of time costs a quarter of the rate at most."""
 WIDE_MS = 3_600_000
+WHOLE_LIVE_MS = 600_000
+"""How often a stretch that is not cut is read while it lasts. Each reading lists all of it."""
 
 
 class Lengths(NamedTuple):
@@ -40,7 +48,7 @@ class Lengths(NamedTuple):
 
     longest_ms: of one slice. rows, pages: what a slice should hold. overlap_ms: what is read beside it. per_s: requests
     a second. is_one_walk: the platform's lists have no end, so all of the past is one slice. least_live_ms: of a slice
-    at the end of time."""
+    at the end of time. whole: stretches of time that are not cut, earliest first."""
 
     longest_ms: int = 86_400_000
     rows: int = 1_000
@@ -49,6 +57,29 @@ class Lengths(NamedTuple):
     per_s: float = 10.0
     is_one_walk: bool = False
     least_live_ms: int = 0
+    whole: tuple[tuple[int, int], ...] = ()
+
+
+def before_whole(end_ms: int, lengths: Lengths) -> int:
+    """Return where a slice that was to end at `end_ms` ends: no later than a stretch begins that is not cut."""
+    whole = _whole_with(end_ms - 1, lengths)
+    return end_ms if whole is None or end_ms == whole[1] else whole[0]
+
+
+def end_of_whole(at_ms: int, lengths: Lengths) -> int | None:
+    """Return the end of the stretch that is not cut and holds `at_ms`. `None`: there is none."""
+    whole = _whole_with(at_ms, lengths)
+    return None if whole is None else whole[1]
+
+
+def live_whole_ms(step_ms: int) -> int:
+    """Return the length of slices in such a stretch while it lasts, where it is `step_ms` at other times."""
+    return max(step_ms, WHOLE_LIVE_MS)
+
+
+def _whole_with(at_ms: int, lengths: Lengths) -> tuple[int, int] | None:
+    found = bisect_right(lengths.whole, (at_ms, sys.maxsize)) - 1
+    return lengths.whole[found] if found >= 0 and at_ms < lengths.whole[found][1] else None
 
 
 def pages_of(per_s: float, timeout_ms: int) -> int:
@@ -107,15 +138,22 @@ def live_ms(tuning: Tuning, lengths: Lengths) -> int:
 def end_ms_of(at_ms: int, settled_ms: int, tuning: Tuning, lengths: Lengths) -> int | None:
     """Return the end of the slice that begins at `at_ms`, where all before `settled_ms` has settled. `None`: not yet.
     Ends lie on whole seconds, and those of live slices on multiples of their length."""
-    if settled_ms - at_ms >= tuning.length_ms and not lengths.is_one_walk:
-        return _whole(at_ms + tuning.length_ms, LEAST_MS)
-    end_ms = _whole(settled_ms, live_ms(tuning, lengths))
+    stop_ms, step_ms = end_of_whole(at_ms, lengths), live_ms(tuning, lengths)
+    if stop_ms is not None:
+        end_ms = stop_ms if stop_ms <= settled_ms else _whole(settled_ms, live_whole_ms(step_ms))
+    elif settled_ms - at_ms >= tuning.length_ms and not lengths.is_one_walk:
+        end_ms = before_whole(_whole(at_ms + tuning.length_ms, LEAST_MS), lengths)
+    else:
+        end_ms = before_whole(_whole(settled_ms, step_ms), lengths)
     return end_ms if end_ms > at_ms else None
 
 
 def due_ms_of(at_ms: int, tuning: Tuning, lengths: Lengths) -> int:
     """Return the first `settled_ms` for which `end_ms_of` returns an end."""
-    step_ms = live_ms(tuning, lengths)
+    stop_ms, step_ms = end_of_whole(at_ms, lengths), live_ms(tuning, lengths)
+    if stop_ms is not None:
+        step_ms = live_whole_ms(step_ms)
+        return min(stop_ms, _whole(at_ms, step_ms) + step_ms)
     live_end_ms = _whole(at_ms, step_ms) + step_ms
     return live_end_ms if lengths.is_one_walk else min(live_end_ms, at_ms + tuning.length_ms)
 

@@ -8,14 +8,33 @@ from msgspec.structs import replace
 
 from actors.fetch.rules.cutting import cut, next_due_ms
 from actors.fetch.rules.holding import Taken, advance, complete, take
-from actors.fetch.rules.ledger import Ledger, OpenSlice, Tuning, faults, first_ledger
+from actors.fetch.rules.ledger import Ledger, OpenSlice, Pass, Tuning, faults, first_ledger
 from actors.fetch.rules.settings import FetchSettings
-from actors.fetch.rules.tuning import Lengths, due_ms_of, end_ms_of, judged, live_ms, most_open, pages_of, read
+from actors.fetch.rules.tuning import (
+    WHOLE_LIVE_MS,
+    Lengths,
+    due_ms_of,
+    end_ms_of,
+    judged,
+    live_ms,
+    most_open,
+    pages_of,
+    read,
+)
 
 DAY = 86_400_000
+HOUR = 3_600_000
 AUTO = FetchSettings(slice_ms=0, settle_ms=30_000, again_ms=())
 START_MS = 1_700_000_000_123
 
+
+def batched_pairs(edges: list[int]) -> list[tuple[int, int]]:
+    return [(one, other) for one, other in zip(edges[::2], edges[1::2], strict=False) if one < other]
+
+
+stretches = st.lists(st.integers(START_MS - DAY, START_MS + 3 * DAY), max_size=6, unique=True).map(
+    lambda edges: tuple(batched_pairs(sorted(edge // 1_000 * 1_000 for edge in edges)))
+)
 lengths = st.builds(
     Lengths,
     longest_ms=st.integers(30_000, 30 * DAY),
@@ -24,6 +43,7 @@ lengths = st.builds(
     overlap_ms=st.integers(0, 10_000),
     per_s=st.floats(0.001, 1_000),
     is_one_walk=st.booleans(),
+    whole=stretches,
 )
 tunings = st.builds(
     Tuning,
@@ -59,7 +79,53 @@ def test_slices_cover_the_past_without_a_gap_or_an_overlap(rows_a_ms: float, bou
     assert all(first.end_ms == second.start_ms for first, second in pairwise(done))
     assert ledger.watermark_ms == ledger.frontier_ms == (done[-1].end_ms if done else START_MS)
     left_ms = START_MS + span_ms - AUTO.settle_ms - ledger.frontier_ms
-    assert left_ms < live_ms(judged(ledger.tuning, bounds), bounds)
+    step_ms = live_ms(judged(ledger.tuning, bounds), bounds)
+    in_whole = any(start_ms <= ledger.frontier_ms < stop_ms for start_ms, stop_ms in bounds.whole)
+    assert left_ms < (max(step_ms, WHOLE_LIVE_MS) if in_whole else step_ms)
+
+
+@given(st.floats(1e-9, 0.02), lengths, st.integers(0, 3 * DAY))
+def test_a_stretch_of_the_past_that_repeats_is_one_slice(rows_a_ms: float, bounds: Lengths, span_ms: int) -> None:
+    bounds = bounds._replace(longest_ms=max(bounds.longest_ms, span_ms // 300), is_one_walk=False)
+    rows_a_ms = min(rows_a_ms, 300 * bounds.rows / max(span_ms, 1))
+    _, done = read_history(rows_a_ms, bounds, span_ms)
+    ends = {held.end_ms for held in done}
+    settled_ms = START_MS + span_ms - AUTO.settle_ms
+    over = [each for each in bounds.whole if each[1] <= settled_ms]
+    assert not [end_ms for end_ms in ends for start_ms, stop_ms in over if start_ms < end_ms < stop_ms]
+
+
+def test_an_hour_that_repeats_is_read_each_ten_minutes_while_it_lasts() -> None:
+    bounds, settings = Lengths(whole=((HOUR, 3 * HOUR),)), replace(AUTO, slice_ms=60_000, max_open=1_000)
+    for own in (AUTO, settings):
+        ledger, ends = first_ledger(HOUR - 20_000), list[int]()
+        for now_ms in range(HOUR, 3 * HOUR + 120_000, 5_000):
+            ledger = cut(ledger, own, now_ms + own.settle_ms, bounds)
+            ends += [held.end_ms for held in ledger.open]
+            ledger = replace(ledger, open=())
+        inside = [end_ms for end_ms in ends if HOUR < end_ms < 3 * HOUR]
+        assert inside == list(range(HOUR + 600_000, 3 * HOUR, 600_000))
+        assert {HOUR, 3 * HOUR} <= set(ends)
+        after = cut(first_ledger(0), own, 9 * HOUR, bounds)
+        assert not [held for held in after.open if HOUR < held.end_ms < 3 * HOUR]
+
+
+def test_second_looks_and_backfills_do_not_cut_an_hour_that_repeats() -> None:
+    bounds = Lengths(whole=((HOUR, 3 * HOUR),))
+    settings = replace(AUTO, again_ms=(600_000,), back_open=1_000, slice_ms=60_000)
+    ledger = first_ledger(0)
+    ledger = replace(
+        ledger,
+        frontier_ms=5 * HOUR,
+        watermark_ms=5 * HOUR,
+        passes=(Pass("again-600000", "a", 0, 0, None, 600_000), Pass("old", "b", 0, 0, 5 * HOUR)),
+    )
+    fresh = cut(ledger, settings, 6 * HOUR, bounds).open
+    assert {held.kind for held in fresh} == {"t", "a", "b"}
+    for kind in ("a", "b"):
+        ends = sorted(held.end_ms for held in fresh if held.kind == kind)
+        assert {HOUR, 3 * HOUR} <= set(ends)
+        assert not [end_ms for end_ms in ends if HOUR < end_ms < 3 * HOUR]
 
 
 @given(st.floats(1e-7, 1), lengths)

@@ -170,3 +170,22 @@ def test_a_zone_that_nobody_knows_is_refused() -> None:
 def test_a_window_is_never_empty(start: int, end: int) -> None:
     with pytest.raises(ValueError, match="empty"):
         Window(start, end)
+
+
+@given(st.sampled_from(ZONES), st.integers(1_500_000_000_000, 2_000_000_000_000))
+@example("Europe/Berlin", BERLIN_BACK - HOUR)
+@example("Europe/Berlin", BERLIN_ON + HOUR)
+def test_outside_of_the_stretches_around_changes_of_the_clocks_bounds_are_exact(zone: str, at_ms: int) -> None:
+    bounds = Bounds(step_ms=1_000, time=TimeStyle("wall", zone))
+    is_blurred = any(start_ms <= at_ms < stop_ms for start_ms, stop_ms in bounds.blurred)
+    sent = bounds.request(Window(at_ms, at_ms + 1))
+    assert sent.earliest_ms is not None
+    assert (at_ms - sent.earliest_ms > 2_000) == is_blurred
+
+
+def test_the_hour_that_repeats_is_one_stretch_with_the_one_it_repeats() -> None:
+    bounds = Bounds(step_ms=1_000, time=TimeStyle("wall", "Europe/Berlin"))
+    jump_ms = BERLIN_BACK + 1_000
+    assert (jump_ms - HOUR, jump_ms + HOUR) in bounds.blurred
+    assert Bounds(time=TimeStyle("iso_offset", "Europe/Berlin")).blurred == ()
+    assert Bounds(step_ms=1_000, time=TimeStyle("wall", "Asia/Shanghai")).blurred == ()

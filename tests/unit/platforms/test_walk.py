@@ -1,6 +1,6 @@
 """A window with many pages is read by a bound that moves to the last row of each, whole or known not to be."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from random import Random
 from typing import Literal
 
@@ -165,3 +165,27 @@ def test_where_many_share_a_moment_pages_by_number_cost_less_than_a_moving_bound
     declared = declaration("one", size=100, numbered="number")
     reading, rows = read(ModelPlatform(orders, size=100, paging="none", numbered="number"), declared)
     assert (len(rows), reading.result.is_proven, reading.result.requests) == (1_900, True, 19)
+
+
+def test_an_order_that_two_answers_share_and_the_second_leaves_out_is_looked_for() -> None:
+    """The last row of an answer stands at the moment at which the next one begins. If that one has another order there
+    in its place, the totals add up all the same."""
+    platform = ModelPlatform(orders_at(*range(0, 80, 10)), size=4, paging="none")
+    reading, seen = Reading(declaration(size=4), WINDOW), set[str]()
+    ask = reading.next()
+    assert ask is not None
+    seen.update(row.key for row in reading.feed(platform.answer(ask)))
+    ask = reading.next()
+    assert ask is not None
+    assert ask.window.start_ms == 30
+    page = platform.answer(ask)  # it was made while o3 was gone and o9 was there
+    rows = [Row("o9", 1, 35, b"{}") if row.key == "o3" else row for row in page.rows]
+    seen.update(row.key for row in reading.feed(Page(sorted(rows, key=lambda row: row.modified_ms or 0), None, 5)))
+    windows = [ask.window for ask in iter_asks(reading, platform)]
+    assert Window(0, 30) in windows
+
+
+def iter_asks(reading: Reading, platform: ModelPlatform) -> Iterator[Ask]:
+    while (ask := reading.next()) is not None:
+        yield ask
+        reading.feed(platform.answer(ask))
