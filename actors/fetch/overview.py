@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import msgspec
 from msgspec import Struct
@@ -17,7 +18,8 @@ from actors.runtime.rules.texts import time_text
 
 class Overview(Struct, frozen=True):
     """A line of `sources list`. `state`: running, down, throttled, paused, parked, or what is wrong: `no ledger`,
-    `removed` (its ledger is kept), `broken`. `node`: who cuts its slices. Any node may fetch them."""
+    `removed` (its ledger is kept), `broken`. `node`: who cuts its slices. Any node may fetch them. `waits`: what is in
+    the way of a running one, empty if nothing is."""
 
     source: str
     adapter: str = ""
@@ -33,6 +35,7 @@ class Overview(Struct, frozen=True):
     accepted: int = 0
     backfills: tuple[str, ...] = ()
     node: str = ""
+    waits: str = ""
 
 
 def overview(
@@ -81,8 +84,9 @@ def _state(record: SourceRecord | Broken | None, ledger: Ledger | Broken | None,
 
 
 class SourceWhy(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Why a source is not read. `code` is the kind of obstacle: its state, or `nobody` (no live node tends it), `turn`
-    (its slices wait for a free fetcher) or `at_work` (nothing is in the way)."""
+    """Why a source is not read. `code` is the kind of obstacle: its state, or `nobody` (no live node tends it, or may
+    fetch it), `sink` (orders pile up before a sink), `rate` (its requests wait for a rate), `turn` (its slices wait for
+    a free fetcher) or `at_work` (nothing is in the way)."""
 
     id: str
     state: str
@@ -90,12 +94,54 @@ class SourceWhy(Struct, frozen=True, kw_only=True, omit_defaults=True):
     reason: str
 
 
-def source_why(shown: Overview) -> SourceWhy:
+class SpentRate(NamedTuple):
+    """A rate for which requests to the source wait. `name`: for people. `per_s`: over all nodes. `free_ms`: in how many
+    milliseconds the next one may begin, as far as is known."""
+
+    name: str
+    per_s: float
+    free_ms: int
+
+
+class SliceWorld(NamedTuple):
+    """What is around a slice. `nodes`: the live ones that may fetch it. `pin`: the label that they need. `sink`: that
+    orders pile up before a sink, in words, empty if not. `elsewhere`: that no node is in the zone to which the source
+    is bound, in words. `spent`: the rate for which requests to the source wait longest."""
+
+    settle_ms: int
+    pin: str
+    nodes: Sequence[str]
+    sink: str
+    elsewhere: str = ""
+    spent: SpentRate | None = None
+
+
+def in_the_way(world: SliceWorld) -> tuple[str, str]:
+    """Return the kind of what is around a source and in the way of all its slices, and the reason. Empty: nothing."""
+    if world.elsewhere and not world.nodes:
+        return "nobody", world.elsewhere
+    if not world.nodes:
+        need = f" with the label {world.pin}" if world.pin else ""
+        return "nobody", f"no live node{need} fetches; start one with `penstock up`"
+    if world.sink:
+        return "sink", world.sink
+    return ("rate", spent_text(world.spent)) if world.spent is not None else ("", "")
+
+
+def spent_text(rate: SpentRate) -> str:
+    """Return that a rate is spent, for people."""
+    return f"{rate.name}, {rate.per_s:g} a second over all nodes, is spent"
+
+
+def source_why(shown: Overview, world: SliceWorld) -> SourceWhy:
     """Return what is in the way of a source."""
+    around, waits = in_the_way(world)
     if shown.state != "running":
         code, reason = shown.state.replace(" ", "_"), shown.reason or "a person paused it"
     elif not shown.node:
         code, reason = "nobody", "no live node tends it; start one with `penstock up`"
+    elif around:
+        code, reason = around, waits
     elif shown.open > shown.taken:
         code, reason = "turn", f"{shown.open - shown.taken} of its {shown.open} open slices wait for a free fetcher"
     else:

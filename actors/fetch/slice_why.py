@@ -1,11 +1,8 @@
 """Why a slice of a source is not read: the one thing in its way. Pure."""
 
-from collections.abc import Sequence
-from typing import NamedTuple
-
 from msgspec import Struct
 
-from actors.fetch.overview import Overview
+from actors.fetch.overview import Overview, SliceWorld, in_the_way, spent_text
 from actors.fetch.rules.ledger import Ledger
 from actors.fetch.rules.slices import Slice
 from actors.runtime.rules.texts import some_of, time_text
@@ -27,28 +24,6 @@ class SliceWhy(Struct, frozen=True, kw_only=True, omit_defaults=True):
     until_ms: int = 0
 
 
-class SpentRate(NamedTuple):
-    """A rate for which requests to the source wait. `name`: for people. `per_s`: over all nodes. `free_ms`: in how many
-    milliseconds the next one may begin, as far as is known."""
-
-    name: str
-    per_s: float
-    free_ms: int
-
-
-class SliceWorld(NamedTuple):
-    """What is around a slice. `nodes`: the live ones that may fetch it. `pin`: the label that they need. `sink`: that
-    orders pile up before a sink, in words, empty if not. `elsewhere`: that no node is in the zone to which the source
-    is bound, in words. `spent`: the rate for which requests to the source wait longest."""
-
-    settle_ms: int
-    pin: str
-    nodes: Sequence[str]
-    sink: str
-    elsewhere: str = ""
-    spent: SpentRate | None = None
-
-
 def slice_why(shown: Overview, ledger: Ledger, piece: Slice, world: SliceWorld, now_ms: int) -> SliceWhy:
     """Return what is in the way of a slice. `shown`: its source at one look."""
     state, code, reason, until_ms = _obstacle(shown, ledger, piece, world, now_ms)
@@ -65,8 +40,8 @@ def _obstacle(
         return "hole", "hole", f"{why}; `penstock holes redrive {shown.source} {piece.slice_id}` reads it again", 0
     if found is not None and found.is_taken:
         if world.spent is not None:
-            reader = found.holder or "a node"
-            return "taken", "rate", f"{reader} reads it, and waits: {_spent(world.spent)}", now_ms + world.spent.free_ms
+            reason = f"{found.holder or 'a node'} reads it, and waits: {spent_text(world.spent)}"
+            return "taken", "rate", reason, now_ms + world.spent.free_ms
         since = f" since {time_text(found.taken_ms)}" if found.taken_ms else ""
         return "taken", "held", f"{found.holder or 'a node'} reads it{since}, attempt {found.attempt}", 0
     if found is None and piece.epoch != ledger.epoch:
@@ -92,22 +67,12 @@ def _obstacle(
             f"attempt {found.attempt - 1 or 1} failed: {found.reason or 'no reason'}",
             found.not_before_ms,
         )
-    if world.elsewhere and not world.nodes:
-        return state, "nobody", world.elsewhere, 0
-    if not world.nodes:
-        need = f" with the label {world.pin}" if world.pin else ""
-        return state, "nobody", f"no live node{need} fetches; start one with `penstock up`", 0
-    if world.sink:
-        return state, "sink", world.sink, 0
-    if world.spent is not None:
-        return state, "rate", _spent(world.spent), now_ms + world.spent.free_ms
+    code, reason = in_the_way(world)
+    if code:
+        return state, code, reason, now_ms + world.spent.free_ms if code == "rate" and world.spent else 0
     named = some_of(world.nodes, MOST_NAMED)
     waiting = sum(not one.is_taken for one in ledger.open)
     return state, "turn", f"it is one of {waiting} slices of its source that wait for a free fetcher ({named})", 0
-
-
-def _spent(rate: SpentRate) -> str:
-    return f"{rate.name}, {rate.per_s:g} a second over all nodes, is spent"
 
 
 def _why(shown: Overview) -> str:

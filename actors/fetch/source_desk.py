@@ -6,21 +6,23 @@ Everything here is harmless to repeat.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
+from typing import NamedTuple
 
 from msgspec import DecodeError
+from msgspec.structs import replace
 
-from actors.fetch.budget import inflow_of, limits_of
+from actors.fetch.budget import BudgetLimit, inflow_of, limits_of
 from actors.fetch.fetcher.lanes import SINK
 from actors.fetch.look_desk import LookDesk, LookView
-from actors.fetch.overview import Overview, SourceWhy, overview, source_why
+from actors.fetch.overview import Overview, SliceWorld, SourceWhy, SpentRate, in_the_way, overview, source_why
 from actors.fetch.rules.ledger import Ledger
 from actors.fetch.rules.settings import FetchSettings
 from actors.fetch.rules.slices import parse_slice_id
 from actors.fetch.settings_desk import Desk, read_stored
 from actors.fetch.settings_levels import LevelName, Levels
-from actors.fetch.slice_why import SliceWhy, SliceWorld, SpentRate, slice_why
+from actors.fetch.slice_why import SliceWhy, slice_why
 from actors.fetch.sources import SourceKey, SourceRecord, UnknownSource
 from actors.fetch.stored import Broken, stored_adapter, stored_ledgers, stored_sources
 from actors.runtime.membership import living
@@ -38,6 +40,16 @@ from streams.subjects import check_token
 
 ZoneOf = Callable[[str], Awaitable[str | None]]
 """Returns the zone that a bound means now (actors/runtime/rules/bounds.py)."""
+
+
+MOST_RATES = 2_000
+"""Rates of one list. With more of them waiting the last sources do not say that theirs is spent."""
+
+
+class _Look(NamedTuple):
+    key: SourceKey
+    shown: Overview
+    ledger: Ledger | Broken | None
 
 
 class SourceDesk:
@@ -64,8 +76,15 @@ class SourceDesk:
         self._clock = clock
 
     async def overviews(self, pattern: str = ">") -> list[Overview]:
-        """Return the sources whose keys match, each at one look."""
-        return [shown for shown, _ in await self._looks(pattern)]
+        """Return the sources whose keys match, each at one look, with what keeps it from being read. Many sources take
+        no more requests than one, but for their adapters and zones."""
+        looks = await self._looks(pattern)
+        waiting = [one.key for one in looks if one.shown.state == "running" and one.shown.open]
+        worlds = await self._worlds(waiting)
+        return [
+            replace(one.shown, waits=in_the_way(worlds[one.key])[1]) if one.key in worlds else one.shown
+            for one in looks
+        ]
 
     async def look(
         self, platform: str, source: str, *, start_ms: int | None = None, end_ms: int | None = None
@@ -78,14 +97,14 @@ class SourceDesk:
     async def why(self, platform: str, source: str) -> SourceWhy:
         """Return why a source is not read."""
         key = _named(platform, source)
-        for shown, _ in await self._looks(key.key):
-            return source_why(shown)
+        for one in await self._looks(key.key):
+            return source_why(one.shown, await self.slice_world(key))
         raise UnknownSource(f"no source {key}; `penstock sources list` shows all")
 
     async def why_slice(self, platform: str, source: str, slice_id: str) -> SliceWhy:
         """Return why a slice of a source is not read. `slice_id`: as in the ledger, such as `t1-60000-90000`."""
         key, piece = _named(platform, source), parse_slice_id(slice_id)
-        for shown, ledger in await self._looks(key.key):
+        for _, shown, ledger in await self._looks(key.key):
             if isinstance(ledger, Broken):
                 return SliceWhy(id=f"{key}/{piece.slice_id}", state="broken", code="broken", reason=ledger.why)
             if ledger is not None:
@@ -94,32 +113,46 @@ class SourceDesk:
 
     async def slice_world(self, source: SourceKey) -> SliceWorld:
         """Return what is around a source's slices: who may fetch them, and whether the sink takes their orders."""
-        levels = await self._levels()
-        settings = levels.settings(LevelName(source.platform, source.source))
-        record = (await stored_sources(self._settings.bucket, source.key)).get(source)
-        settle_ms = await self._settle_ms(levels, source, record, {})
-        nodes = await living(self._nodes)
-        able = [one for one in nodes if one.has_role("fetcher") and serves(one.labels, one.node, settings.pin)]
-        elsewhere = ""
-        if able and settings.zone:
-            zone = await self._zone_of(settings.zone)
-            elsewhere = nobody_text(settings.zone, zone)
-            able = [one for one in able if zone and one.zone == zone]
-        spent = await self._spent_rate(source, record, settings, [one.node for one in nodes])
-        names = sorted(one.node for one in able)
-        return SliceWorld(settle_ms, settings.pin, names, await self._full_sink(settings), elsewhere, spent)
+        return (await self._worlds([source]))[source]
 
-    async def _looks(self, pattern: str) -> list[tuple[Overview, Ledger | Broken | None]]:
+    async def _worlds(self, wanted: Sequence[SourceKey]) -> dict[SourceKey, SliceWorld]:
+        """Return what is around the slices of each of these sources."""
+        if not wanted:
+            return {}
+        levels, nodes, pending = await self._levels(), await living(self._nodes), await self._before_sinks()
+        records = await stored_sources(self._settings.bucket, wanted[0].key if len(wanted) == 1 else ">")
+        settings = {key: levels.settings(LevelName(key.platform, key.source)) for key in wanted}
+        zones = {bound: await self._zone_of(bound) for bound in {each.zone for each in settings.values()} if bound}
+        declared = dict[str, Declaration | None]()
+        worlds, limits = dict[SourceKey, SliceWorld](), dict[SourceKey, list[BudgetLimit]]()
+        for key, own in settings.items():
+            record = records.get(key)
+            settle_ms = await self._settle_ms(levels, key, record, declared)
+            declaration = declared.get(record.adapter) if isinstance(record, SourceRecord) else None
+            limits[key] = limits_of(key, own, declaration.rate if declaration is not None else ())
+            limits[key] += [inflow_of(key, own)] if own.inflow > 0 else []
+            able = [one for one in nodes if one.has_role("fetcher") and serves(one.labels, one.node, own.pin)]
+            elsewhere = ""
+            if able and own.zone:
+                elsewhere = nobody_text(own.zone, zones[own.zone])
+                able = [one for one in able if zones[own.zone] and one.zone == zones[own.zone]]
+            names = sorted(one.node for one in able)
+            worlds[key] = SliceWorld(settle_ms, own.pin, names, _full_sink(pending, own), elsewhere)
+        spent = await self._spent_rates(limits, [one.node for one in nodes])
+        return {key: world._replace(spent=spent.get(key)) for key, world in worlds.items()}
+
+    async def _looks(self, pattern: str) -> list[_Look]:
         levels = await self._levels()
         sources = await stored_sources(self._settings.bucket, pattern)
         ledgers = await stored_ledgers(self._ledgers, pattern)
         nodes = [node.node for node in await living(self._nodes) if node.has_role("allocator")]
-        declared, found = dict[str, Declaration | None](), []
+        declared, found = dict[str, Declaration | None](), list[_Look]()
         for key in sorted({*sources, *ledgers}):
             record, ledger = sources.get(key), ledgers.get(key)
             settle_ms = await self._settle_ms(levels, key, record, declared)
             now_ms = self._clock.now_ms()
-            found.append((overview(key, record, ledger, settle_ms=settle_ms, nodes=nodes, now_ms=now_ms), ledger))
+            shown = overview(key, record, ledger, settle_ms=settle_ms, nodes=nodes, now_ms=now_ms)
+            found.append(_Look(key, shown, ledger))
         return found
 
     async def _levels(self) -> Levels:
@@ -147,33 +180,37 @@ class SourceDesk:
         declaration = declared[record.adapter]
         return own_ms if declaration is None else max(own_ms, declaration.settle_ms)
 
-    async def _full_sink(self, settings: FetchSettings) -> str:
-        """Return that orders pile up before a sink, in words. Empty: they do not."""
+    async def _before_sinks(self) -> dict[str, int]:
+        """Return how many messages of orders wait before each sink."""
         pending = await consumers_pending(self._connection, self._connection.namespace.stream("ORDERS"))
-        waiting = {name: count for name, count in pending.items() if name.startswith(SINK)}
-        slowest = max(waiting, key=waiting.__getitem__, default="")
-        if waiting.get(slowest, 0) <= settings.sink_backlog:
-            return ""
-        return f"{waiting[slowest]} messages of orders wait before {slowest}, more than sink_backlog allows"
+        return {name: count for name, count in pending.items() if name.startswith(SINK)}
 
-    async def _spent_rate(
-        self, source: SourceKey, record: SourceRecord | Broken | None, settings: FetchSettings, nodes: Sequence[str]
-    ) -> SpentRate | None:
-        """Ask the nodes for which rate requests to the source wait longest. None: for none, or no node replies."""
-        declaration = await self._declaration(record.adapter) if isinstance(record, SourceRecord) else None
-        declared = declaration.rate if declaration is not None else ()
-        limits = [
-            *limits_of(source, settings, declared),
-            *([inflow_of(source, settings)] if settings.inflow > 0 else []),
-        ]
-        by_key = {limit.wanted.key: limit for limit in limits}
+    async def _spent_rates(
+        self, limits: Mapping[SourceKey, Sequence[BudgetLimit]], nodes: Sequence[str]
+    ) -> dict[SourceKey, SpentRate]:
+        """Ask the nodes once for which rate requests to each source wait longest. Those that wait for none are left
+        out."""
+        keys = dict.fromkeys(limit.wanted.key for each in limits.values() for limit in each)
         until_s = self._clock.now_ms() // 1000 - 1
-        told = await gather_begun(self._connection, lambda: nodes, list(by_key), until_s=until_s, seconds=1)
-        waiting = [(key.free_ms, key.key) for node in told.nodes for key in node.keys if key.is_waiting]
-        if not waiting:
-            return None
-        free_ms, key = max(waiting)
-        return SpentRate(by_key[key].name, by_key[key].wanted.rate.per_s, free_ms)
+        told = await gather_begun(self._connection, lambda: nodes, list(keys)[:MOST_RATES], until_s=until_s, seconds=1)
+        waiting = dict[str, int]()
+        for begun in (begun for node in told.nodes for begun in node.keys if begun.is_waiting):
+            waiting[begun.key] = max(begun.free_ms, waiting.get(begun.key, 0))
+        spent = dict[SourceKey, SpentRate]()
+        for source, each in limits.items():
+            found = [(waiting[limit.wanted.key], limit) for limit in each if limit.wanted.key in waiting]
+            if found:
+                free_ms, limit = max(found, key=lambda one: (one[0], one[1].wanted.key))
+                spent[source] = SpentRate(limit.name, limit.wanted.rate.per_s, free_ms)
+        return spent
+
+
+def _full_sink(pending: Mapping[str, int], settings: FetchSettings) -> str:
+    """Return that orders pile up before a sink, in words. Empty: they do not."""
+    slowest = max(pending, key=pending.__getitem__, default="")
+    if pending.get(slowest, 0) <= settings.sink_backlog:
+        return ""
+    return f"{pending[slowest]} messages of orders wait before {slowest}, more than sink_backlog allows"
 
 
 def _named(platform: str, source: str) -> SourceKey:

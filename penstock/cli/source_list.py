@@ -29,7 +29,7 @@ async def _list(
     call: CommandCall,
     platform: Annotated[str, typer.Argument(metavar="[PLATFORM]", help="Only its sources.", show_default=False)] = "",
 ) -> None:
-    """List the sources: state, how far they are read, what is open or given up on, and the node that tends each."""
+    """List the sources: state, how far they are read, what is open or given up on, their nodes, what is in the way."""
     pattern = f"{read_platform(platform)}.*" if platform else ">"
     async with call.session() as session:
         from penstock.admin.records import Records
@@ -55,7 +55,7 @@ def _row(each: "Overview") -> list[object]:
         f"{each.holes} (+{each.accepted} accepted)" if each.accepted else each.holes,
         ", ".join(each.backfills) or "-",
         each.node or "-",
-        each.reason,
+        each.reason or each.waits or ("a person paused it" if each.state == "paused" else ""),
     ]
 
 

@@ -15,6 +15,9 @@ from actors.runtime.membership import NodeRecord
 from penstock.admin.sources import SourceAdded, Wanted, add
 from streams.clock import now_ms
 from streams.fetch_messages import SliceCompleted
+from streams.publisher import Outgoing
+from streams.specs import sink_consumer
+from streams.topology import ensure_consumer
 from tests.support.cli import Answer, CommandLine
 
 SHOP = SourceKey("mall", "s1")
@@ -371,8 +374,20 @@ async def test_a_person_learns_why_a_slice_is_not_read(cli: CommandLine) -> None
     await nodes.put("n7", msgspec.json.encode(NodeRecord(node="n7", run="x", roles=("fetcher",))), ttl_s=60)
     assert (await why(piece))[0] == "turn"
     (await cli("sources", "set", "mall/s1", "--pin", "eu")).ok()
-    assert await why(piece) == ("nobody", "no live node with the label eu fetches; start one with `penstock up`")
+    nobody = "no live node with the label eu fetches; start one with `penstock up`"
+    assert await why(piece) == ("nobody", nobody)
+    [listed] = (await cli("sources", "list", "--json")).ok().json()
+    assert (listed["state"], listed["waits"]) == ("running", nobody)
+    orders = cli.records.namespace.orders("mall", "s1")
+    await ensure_consumer(cli.records.connection, sink_consumer(cli.records.namespace, "main"))
+    await cli.records.settings.put("fetch.default", b'{"sink_backlog": 100}')
+    await cli.records.session.publisher.publish_many([Outgoing(orders, b"{}", f"o{n}") for n in range(101)])
     (await cli("sources", "set", "mall/s1", "--unset", "pin")).ok()
+    [listed] = (await cli("sources", "list", "--json")).ok().json()
+    assert listed["waits"] == "101 messages of orders wait before sink_main, more than sink_backlog allows"
+    await cli.records.connection.api(f"STREAM.PURGE.{cli.records.namespace.stream('ORDERS')}")
+    [listed] = (await cli("sources", "list", "--json")).ok().json()
+    assert listed["waits"] == ""
     assert await why(piece, state="parked", reason="401") == ("parked", "its source is parked: 401")
     assert (await why(piece, state="paused", reason="stock"))[0] == "paused"
     assert (await why(piece, outage=Outage(now, reason="503")))[0] == "down"

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from actors.fetch.overview import Overview
+from actors.fetch.overview import Overview, SliceWorld, SpentRate
 from actors.fetch.rules.ledger import Hole, Ledger, OpenSlice
 from actors.fetch.rules.slices import Slice
-from actors.fetch.slice_why import SliceWhy, SliceWorld, SpentRate, slice_why
+from actors.fetch.slice_why import SliceWhy, slice_why
 
 NOW_MS = 1_000_000
 TAIL = Slice("t", 1, 60_000, 90_000)

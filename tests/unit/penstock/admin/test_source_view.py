@@ -2,7 +2,7 @@
 
 import pytest
 
-from actors.fetch.overview import Overview, overview, source_why
+from actors.fetch.overview import Overview, SliceWorld, SpentRate, in_the_way, overview, source_why
 from actors.fetch.rules.ledger import Hole, Ledger, OpenSlice, Outage, Pass, first_ledger
 from actors.fetch.sources import SourceKey, SourceRecord
 from actors.fetch.stored import Broken
@@ -61,6 +61,9 @@ def test_a_ledger_is_printed_with_nothing_left_out() -> None:
     assert document["open"][0]["slice_id"] == "t1-60000-90000"
 
 
+FREE = SliceWorld(settle_ms=0, pin="", nodes=["n1"], sink="")
+
+
 @pytest.mark.parametrize(
     ("shown", "code", "reason"),
     [
@@ -73,6 +76,22 @@ def test_a_ledger_is_printed_with_nothing_left_out() -> None:
     ],
 )
 def test_one_thing_is_in_the_way_of_a_source(shown: Overview, code: str, reason: str) -> None:
-    why = source_why(shown)
+    why = source_why(shown, FREE)
     assert (why.id, why.code) == ("mall/s1", code)
     assert reason in why.reason
+
+
+@pytest.mark.parametrize(
+    ("world", "code", "reason"),
+    [
+        (FREE._replace(nodes=[], pin="eu"), "nobody", "no live node with the label eu fetches"),
+        (FREE._replace(nodes=[], elsewhere="it is bound to cn"), "nobody", "it is bound to cn"),
+        (FREE._replace(sink="900 messages of orders wait before sink_main"), "sink", "900 messages"),
+        (FREE._replace(spent=SpentRate("the source's `rate`", 5, 100)), "rate", "5 a second over all nodes, is spent"),
+    ],
+)
+def test_what_is_around_a_source_is_in_its_way(world: SliceWorld, code: str, reason: str) -> None:
+    why = source_why(Overview("mall/s1", state="running", node="n1", open=2), world)
+    assert why.code == code == in_the_way(world)[0]
+    assert reason in why.reason
+    assert source_why(Overview("mall/s1", state="parked", reason="401"), world).code == "parked"
