@@ -45,7 +45,7 @@ from streams.topology import apply, require
 
 log = logging.getLogger(__name__)
 
-__all__ = ["Engines", "run_node"]
+__all__ = ["Engines", "forget_lost_store", "run_node"]
 
 SWITCH_S = 0.0005
 """How long a thread may keep the interpreter. Beside a busy event loop the SQLite thread writes 500 orders a second at
@@ -146,6 +146,7 @@ async def _server(config: Config) -> AsyncIterator[EmbeddedServer | None]:
     if not config.is_embedded:
         yield None
         return
+    forget_lost_store(config)
     config.data_folder().mkdir(mode=0o700, parents=True, exist_ok=True)  # orders are personal data
     async with embedded_server(
         server_folder(config),
@@ -160,6 +161,15 @@ async def _server(config: Config) -> AsyncIterator[EmbeddedServer | None]:
             ),
         )
         yield server
+
+
+def forget_lost_store(config: Config) -> None:
+    """Remove the node's memory of an embedded server whose files are gone. The server that begins there is another one,
+    and not an older copy of the same."""
+    store, memory = server_folder(config) / "jetstream", config.memory_file()
+    if memory.exists() and not store.exists():
+        log.warning("server.new_store", extra=fields(folder=str(store), forgotten=str(memory)))
+        memory.unlink()
 
 
 def _keeper(server: EmbeddedServer | None, connection: Connection) -> tuple[ActorSpec, ...]:
