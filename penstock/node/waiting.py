@@ -1,8 +1,8 @@
 """Counts what waits in the whole installation, for the figures: jobs, batches, dead letters, sinks and nodes.
 
 In: reads of the server, and the live views of batches and nodes. Out: one `Backlog` for the node's figures. State: a
-lease in LEASES. One of the nodes that serve figures counts, and the others say nothing of these. It looks at
-`TOPICS_A_TURN` topics each `PERIOD_S`, so with more topics each is counted less often.
+lease in LEASES. One of the nodes that serve figures counts, and the others say nothing of these. Of many topics it
+counts some each `PERIOD_S` (topic_figures.py).
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from anyio.abc import TaskStatus
 
 from actors.batch.instances import Instances
 from actors.batch.rules.record import known_items, shown_state
-from actors.jobs.reads import TopicCounts
 from actors.jobs.store import JobStore
 from actors.jobs.topics import Topics
 from actors.runtime.actor import FATAL, ticks, until_stopped
@@ -23,6 +22,7 @@ from actors.runtime.logs import fields
 from actors.runtime.measures import Backlog
 from penstock.node.config import ROLES
 from penstock.node.node import Node
+from penstock.node.topic_figures import TopicFigures
 from streams.backlog import consumers_pending
 from streams.errors import StreamError
 from streams.lease import Lease, lead
@@ -35,7 +35,6 @@ __all__ = ["WaitingCount"]
 LEASE = "figures"
 LEASE_TTL_S = 10
 PERIOD_S = 10.0
-TOPICS_A_TURN = 40
 MOST_DEAD = 100_000
 """With more dead letters only their number is told, since each has a subject of its own."""
 _SINK = "sink_"
@@ -44,11 +43,9 @@ _Numbers = dict[tuple[str, ...], float]
 
 @dataclass(slots=True)
 class _Memory:
-    """What one leader has counted. `turn`: where among the topics it goes on."""
+    """What one leader has counted."""
 
-    turn: int = 0
-    topics: dict[str, TopicCounts] = field(default_factory=dict)
-    since_ms: dict[str, int] = field(default_factory=dict)
+    topics: TopicFigures
     extent: Extent | None = None
     dead: _Numbers = field(default_factory=dict)
 
@@ -72,7 +69,7 @@ class WaitingCount:
         await lead(node.bucket("LEASES"), LEASE, node.members.name, ttl_s=LEASE_TTL_S, body=self._lead)
 
     async def _lead(self, _lease: Lease) -> None:
-        memory = _Memory()
+        memory = _Memory(TopicFigures(self._node.connection, self._jobs))
         try:
             async for _ in ticks(lambda: PERIOD_S, self._node.stop):
                 try:
@@ -85,7 +82,7 @@ class WaitingCount:
             self.latest = None
 
     async def _counted(self, memory: _Memory) -> Backlog:
-        await self._count_topics(memory)
+        await memory.topics.look(self._topics.known())
         await self._count_dead(memory)
         orders = await consumers_pending(self._node.connection, self._node.connection.namespace.stream("ORDERS"))
         now_ms = self._node.clock.now_ms()
@@ -93,28 +90,18 @@ class WaitingCount:
         return Backlog(
             jobs={
                 (topic, state): getattr(counts, state)
-                for topic, counts in memory.topics.items()
+                for topic, counts in memory.topics.counts.items()
                 for state in ("delayed", "ready", "reserved")
             },
             ready_s={
                 (topic,): max(0, now_ms - since_ms) / 1000 if since_ms else 0.0
-                for topic, since_ms in memory.since_ms.items()
+                for topic, since_ms in memory.topics.since_ms.items()
             },
             dead=memory.dead,
             **_of_batches(self._instances, now_ms),
             sinks={(name.removeprefix(_SINK),): count for name, count in orders.items() if name.startswith(_SINK)},
             nodes={(role,): count for role, count in nodes.items()},
         )
-
-    async def _count_topics(self, memory: _Memory) -> None:
-        known = self._topics.known()
-        if memory.turn >= len(known):
-            memory.turn = 0
-        turn = known[memory.turn : memory.turn + TOPICS_A_TURN]
-        memory.turn += len(turn)
-        for topic in turn:
-            memory.topics[topic] = counts = await self._jobs.count(topic)
-            memory.since_ms[topic] = await self._jobs.ready_since_ms(topic) if counts.ready else 0
 
     async def _count_dead(self, memory: _Memory) -> None:
         """Count dead letters by engine and name, when any came or went."""
