@@ -12,6 +12,7 @@ the batch. It makes a dead letter of the order, and the others go on.
 """
 
 import logging
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Annotated, NamedTuple
 
@@ -25,7 +26,8 @@ from actors.fetch.stores.store import Store, StoreDown, StoreUncertain
 from actors.runtime.actor import FATAL, dead_letter
 from actors.runtime.failpoints import reach
 from actors.runtime.logs import fields
-from actors.runtime.rules.texts import printable
+from actors.runtime.rules.notices import Notice
+from actors.runtime.rules.texts import printable, time_text
 from actors.runtime.rules.traceparents import traceparent_of
 from actors.runtime.tracing import traces
 from streams.backoff import Backoff
@@ -124,6 +126,17 @@ def order_dead_letter(sink: str, page: PageDelivery, order: Order | None, reason
     return msgspec.structs.replace(letter, id=own, body=Raw(encode(order)), is_base64=False)
 
 
+def sink_notice(event: SinkDown | SinkUp) -> Notice:
+    """Return the notice that a store takes nothing, or takes orders again."""
+    source = f"sink {event.sink}"
+    if isinstance(event, SinkUp):
+        text = f"over: its store takes orders again, after it took none since {time_text(event.down_ms)}"
+        return Notice(kind="sink_up", source=source, text=text, what_to_do="")
+    text = f"its store takes nothing since {time_text(event.at_ms)}: {event.reason}"
+    do = "repair the store: orders wait in the stream for seven days, and go on by themselves"
+    return Notice(kind="sink_down", source=source, text=text, what_to_do=do)
+
+
 class InHand(NamedTuple):
     order: Order
     page: PageDelivery
@@ -139,7 +152,7 @@ class Bad(NamedTuple):
 
 class Sink:
     """Brings one consumer's orders into one store. Puller and publisher are already open. The sink opens and closes the
-    store."""
+    store. `tell` gets the notice of an outage, and of its end."""
 
     def __init__(
         self,
@@ -150,8 +163,10 @@ class Sink:
         namespace: Namespace,
         store: Store,
         clock: Clock,
+        tell: Callable[[Notice], None] = lambda _notice: None,
     ) -> None:
         self._settings = settings
+        self._tell = tell
         self._puller = puller
         self._publisher = publisher
         self._namespace = namespace
@@ -319,6 +334,7 @@ class Sink:
             reason = printable(str(error))
             down = SinkDown(sink=self._settings.name, at_ms=outage.since_ms, reason=reason, pending=self._pending)
             await self._publish_event(down)
+            self._tell(sink_notice(down))
         else:
             log.warning("sink.failed", extra=facts)
         return outage
@@ -328,7 +344,9 @@ class Sink:
         if outage is not None and outage.is_told:
             log.warning("sink.up", extra=fields(sink=self._settings.name, failures=outage.failures))
             now_ms = self._clock.now_ms()
-            await self._publish_event(SinkUp(sink=self._settings.name, at_ms=now_ms, down_ms=outage.since_ms))
+            up = SinkUp(sink=self._settings.name, at_ms=now_ms, down_ms=outage.since_ms)
+            await self._publish_event(up)
+            self._tell(sink_notice(up))
 
     async def _publish_event(self, event: FetchEvent) -> None:
         """Publish an event. If that fails, the log has it already, and the orders go on."""
@@ -363,6 +381,7 @@ async def run(
     store: Store,
     stop: anyio.Event,
     clock: Clock = SYSTEM,
+    tell: Callable[[Notice], None] = lambda _notice: None,
     task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
 ) -> None:
     """Run a sink until `stop` is set. Its consumer (`topology.sink_consumer`) must exist. See Sink.serve.
@@ -370,5 +389,7 @@ async def run(
     namespace, capacity = connection.namespace, 2 * settings.batch
     spec = sink_consumer(namespace, settings.name)
     async with Puller(connection, spec.stream, spec.name, capacity=capacity, keep_alive_s=KEEP_ALIVE_S) as puller:
-        sink = Sink(settings, puller=puller, publisher=publisher, namespace=namespace, store=store, clock=clock)
+        sink = Sink(
+            settings, puller=puller, publisher=publisher, namespace=namespace, store=store, clock=clock, tell=tell
+        )
         await sink.serve(stop, task_status=task_status)

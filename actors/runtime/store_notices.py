@@ -1,9 +1,10 @@
-"""Store notices: reports the state of the server's store to an administrator, once for all nodes that detect it.
+"""Store notices: reports the state of the server's store, and of the stores of sinks, to an administrator, once for all
+nodes that detect it.
 
-In: notices of this node's store watch. Out: the same notices to the webhook, unless another node has sent them. State:
-a mark of the last notice stays in the bucket of leases for a minute. No node leads here, because each node sees its own
-server and disk only. So all nodes that detect a change wait for their turn, in the order of the live nodes, and the
-first one sends the notice.
+In: notices of this node's store watch and sinks. Out: the same notices to the webhook and by mail, unless another node
+has sent them. State: a mark of the last notice stays in the bucket of leases for a minute. No node leads here, because
+each node sees its own server, disk and sinks only. So all nodes that detect a change wait for their turn, in the order
+of the live nodes, and the first one sends the notice.
 If the store does not take the mark, each node sends the notice. If the webhook does not take the first node's notice,
 the next node sends it too. When it cannot go on: `Alerts` tries the webhook again and again.
 """
@@ -21,6 +22,7 @@ from actors.runtime.rules.placement import ranking
 from actors.runtime.store_watch import WENT_BACK
 from streams.bucket import Bucket
 from streams.errors import StreamError
+from streams.subjects import token_of
 
 ROLE = "monitor"
 TURN_S = 5.0
@@ -112,4 +114,4 @@ class StoreNotices:
 
 def _place(notice: Notice) -> str:
     """Return the key of the mark. A store that went back in time has a mark beside the one of the store's state."""
-    return f"told.{notice.kind if notice.kind == WENT_BACK else 'store'}"
+    return f"told.{notice.kind if notice.kind == WENT_BACK else token_of(notice.source)}"

@@ -105,7 +105,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     callback_secret: str = ""
     """The secret that signs callbacks, 16 characters or more."""
     mail_to: tuple[str, ...] = ()
-    """The addresses to which notices are mailed. The same on every node with the role `monitor`."""
+    """The addresses to which notices are mailed. The same on all nodes with the role `monitor` or `sink`."""
     mail_from: str = ""
     """The sender. Empty: the first of `mail_to`."""
     smtp: str = ""

@@ -127,6 +127,7 @@ def _runner(node: "Node", name: str, store: "Store") -> "Run":
             store=store,
             stop=node.stop,
             clock=node.clock,
+            tell=lambda notice: node.store.tell(notice),
             task_status=task_status,
         )
 

@@ -111,7 +111,7 @@ async def open_engines(node: Node) -> AsyncIterator[tuple[ActorSpec, ...]]:
                 yield (
                     *ground.actors(),
                     *([ActorSpec(name="figures", role="", run=count.run)] if node.config.metrics else []),
-                    ActorSpec(name="notices of the store", role="monitor", run=notices.run),
+                    ActorSpec(name="notices of stores", role="", run=notices.run),
                     *await open_sink_actors(node),
                     *flow.actors(),
                     *fetch.actors(),

@@ -14,6 +14,7 @@ from actors.fetch.sink import Settings, run
 from actors.fetch.stores.function import FunctionStore
 from actors.fetch.stores.sqlite import SqliteStore
 from actors.fetch.stores.store import OrderRefused
+from actors.runtime.rules.notices import Notice
 from streams.connection import Connection
 from streams.fetch_messages import Order, SinkDown, SinkUp, dead_payload, decode_orders, encode
 from streams.publisher import Publisher
@@ -206,10 +207,10 @@ async def test_store_that_is_down_keeps_its_orders_alive_and_is_told_once(
 
     store = of(take)
     await publish_orders(connection, publisher, [order(f"{at}") for at in range(20)])
-    running = Running(connection, publisher, store)
+    running, notices = Running(connection, publisher, store), list[Notice]()
     spec = sink_consumer(connection.namespace, "main")
     async with told(connection) as heard, anyio.create_task_group() as tasks:
-        await tasks.start(running.run)
+        await tasks.start(partial(running.run, tell=notices.append))
         await heard.events.until(lambda events: events)
         async with Puller(connection, spec.stream, spec.name, capacity=10) as other:
             with anyio.move_on_after(3.0) as waited:
@@ -223,6 +224,10 @@ async def test_store_that_is_down_keeps_its_orders_alive_and_is_told_once(
     assert isinstance(down, SinkDown)
     assert isinstance(up, SinkUp)
     assert "refused" in down.reason
+    assert [(notice.kind, notice.source) for notice in notices] == [
+        ("sink_down", "sink main"),
+        ("sink_up", "sink main"),
+    ]
     assert (up.down_ms, down.pending) == (down.at_ms, 0)
     assert len(store.taken.all) == 20
     assert heard.letters.all == []

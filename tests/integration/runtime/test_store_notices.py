@@ -7,6 +7,7 @@ import aiohttp
 import anyio
 import pytest
 
+from actors.fetch.sink import sink_notice
 from actors.runtime import store_notices
 from actors.runtime.alerts import Alerts
 from actors.runtime.notify import Notifier
@@ -16,6 +17,7 @@ from actors.runtime.store_watch import WENT_BACK
 from actors.runtime.transport import Transport
 from streams.bucket import Bucket
 from streams.connection import Connection
+from streams.fetch_messages import SinkDown, SinkUp
 from streams.publisher import Publisher
 from streams.specs import wanted
 from streams.topology import apply
@@ -93,6 +95,25 @@ async def test_how_it_fares_now_stands_for_how_it_fared(connection: Connection, 
             all_nodes[1].tell(notice(kind))
         await until_idle(all_nodes)
     assert sorted(each.kind for each in office.taken) == ["store_failed", WENT_BACK]
+
+
+async def test_each_sink_has_a_state_of_its_own(connection: Connection, publisher: Publisher) -> None:
+    told = [
+        sink_notice(SinkDown(sink="main", at_ms=1_000, reason="disk full", pending=3)),
+        sink_notice(SinkDown(sink="other", at_ms=1_000, reason="no such host", pending=3)),
+        sink_notice(SinkUp(sink="main", at_ms=9_000, down_ms=1_000)),
+    ]
+    async with an_office() as office, nodes(connection, publisher, office) as all_nodes:
+        for each in told:
+            for one in all_nodes:
+                one.tell(each)
+                await until_idle([one])
+    assert [(each.kind, each.source) for each in office.taken] == [
+        ("sink_down", "sink main"),
+        ("sink_down", "sink other"),
+        ("sink_up", "sink main"),
+    ]
+    assert office.taken[0].text == "its store takes nothing since 1970-01-01T00:00:01Z: disk full"
 
 
 async def test_where_nothing_can_be_marked_each_tells(connection: Connection, publisher: Publisher) -> None:
