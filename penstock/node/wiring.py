@@ -1,8 +1,11 @@
 """Which engines a node runs: the one list to extend when there is another."""
 
+from __future__ import annotations
+
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
 
 from actors.runtime.alerts import Alerts
 from actors.runtime.membership import Status
@@ -10,31 +13,66 @@ from actors.runtime.store_notices import StoreNotices, turn_of
 from actors.runtime.supervisor import ActorSpec
 from penstock.node.node import Node
 
+if TYPE_CHECKING:
+    from penstock.node.batch_engine import BatchEngine
+    from penstock.node.fetch_engine import FetchEngine
+    from penstock.node.flow_engine import FlowEngine
+    from penstock.node.flow_loads import FlowLoads
+    from penstock.node.jobs_engine import JobsEngine
+    from penstock.node.zone_engine import ZoneEngine, ZoneGround
+
 __all__ = ["open_engines"]
+
+
+class _Engines(NamedTuple):
+    """A node's engines, opened."""
+
+    ground: ZoneGround
+    flow: FlowEngine
+    fetch: FetchEngine
+    jobs: JobsEngine
+    batches: BatchEngine
+    loads: FlowLoads
+    zones: ZoneEngine
 
 
 @asynccontextmanager
 async def open_engines(node: Node) -> AsyncIterator[tuple[ActorSpec, ...]]:
     """Open every engine, and give their actors in start order: whoever consumes before whoever produces for it."""
-    from actors.fetch.look_desk import LookDesk
-    from actors.fetch.settings_watch import SourceBounds
-    from penstock.api.service.service import DeskService
+    from penstock.node.key_owners import owned_keys
+    from penstock.node.metrics import serve_metrics
+    from penstock.node.sinks import open_sink_actors
+
+    async with _opened(node) as engines:
+        _report(node, engines)
+        owned = owned_keys(
+            node,
+            flows={code.flow.flow: code.app for code in engines.loads.codes},
+            tasks={record.task: record.app for record in engines.batches.declared},
+        )
+        figures, notices = _figures(node, engines), _notices(node, engines.fetch)
+        async with owned:
+            with serve_metrics(node.config.metrics, node.measures.registry):
+                yield (
+                    *engines.ground.actors(),
+                    *figures,
+                    notices,
+                    *await open_sink_actors(node),
+                    *(spec for engine in engines[1:] for spec in engine.actors()),
+                    *_doors(node, engines),
+                )
+
+
+@asynccontextmanager
+async def _opened(node: Node) -> AsyncIterator[_Engines]:
     from penstock.node.batch_callbacks import open_callbacks
     from penstock.node.batch_engine import open_batch_engine
     from penstock.node.each_zone import EachZone
     from penstock.node.fetch_engine import open_fetch_engine
     from penstock.node.flow_engine import open_flow_engine
     from penstock.node.flow_loads import FlowHandlers, open_flow_loads
-    from penstock.node.gateway import gateway_spec
     from penstock.node.jobs_engine import open_jobs_engine
-    from penstock.node.key_owners import owned_keys
-    from penstock.node.metrics import serve_metrics
-    from penstock.node.rate_doors import open_rates_desk
     from penstock.node.schedule_targets import accepts, target_handler
-    from penstock.node.session import Session
-    from penstock.node.sinks import open_sink_actors
-    from penstock.node.source_doors import open_source_desk
-    from penstock.node.waiting import WaitingCount
     from penstock.node.zone_engine import ZoneHandlers, open_zone_engine, zone_ground
 
     ground, zone_handlers = zone_ground(node), ZoneHandlers(node.config)
@@ -59,67 +97,82 @@ async def open_engines(node: Node) -> AsyncIterator[tuple[ActorSpec, ...]]:
         open_zone_engine(node, ground, zone_handlers, jobs) as zones,
     ):
         each_zone.engine = jobs
-        node.status = lambda: Status(
-            platforms=fetch.fetcher.platforms,
-            topics=jobs.handlers.topics(),
-            tasks=batches.served,
-            versions=batches.versions,
-            taken=ground.bounds.taken,
-            settled=ground.bounds.settled,
-        )
-        node.bounds.follow("topics", jobs.topics)
-        node.bounds.follow("tasks", batches.tasks)
-        node.bounds.follow("flows", loads.flows)
-        node.bounds.follow("sources", SourceBounds(node.settings))
-        notices = StoreNotices(
-            Alerts(fetch.notifier),
-            node.bucket("LEASES"),
-            turn=partial(turn_of, node.members),
-            webhook=lambda: node.settings.current("", "").webhook,
-        )
-        node.store.tell = notices.tell
-        session = Session(node.connection, node.publisher)
-        sources = open_source_desk(
-            session, node.clock, LookDesk(fetch.ledgers, fetch.sources, node.settings, node.clock)
-        )
-        rates = open_rates_desk(
-            node.connection,
-            topics=jobs.topics,
-            flows=loads.flows,
-            tasks=batches.tasks,
-            sources=fetch.sources,
-            settings=node.settings,
-            settings_desk=session.settings_desk(),
-            flow_desk=loads.desk,
-            batch_desk=batches.desk,
-            leases=node.bucket("LEASES"),
-            members=node.members,
-            clock=jobs.clock,
-            learned=fetch.learned,
-        )
-        rate_service = DeskService("rates", rates, node.connection, node.stop)
-        source_service = DeskService("sources", sources, node.connection, node.stop)
-        owned = owned_keys(
-            node,
-            flows={code.flow.flow: code.app for code in loads.codes},
-            tasks={record.task: record.app for record in batches.declared},
-        )
-        count = WaitingCount(node, topics=jobs.topics, jobs=jobs.store, instances=batches.instances)
-        node.measures.follow_waiting(lambda: count.latest)
-        async with owned:
-            with serve_metrics(node.config.metrics, node.measures.registry):
-                yield (
-                    *ground.actors(),
-                    *([ActorSpec(name="figures", role="", run=count.run)] if node.config.metrics else []),
-                    ActorSpec(name="notices of stores", role="", run=notices.run),
-                    *await open_sink_actors(node),
-                    *flow.actors(),
-                    *fetch.actors(),
-                    *jobs.actors(),
-                    *batches.actors(),
-                    *loads.actors(),
-                    *zones.actors(),
-                    ActorSpec(name="rate service", role="desk", run=rate_service.run, drains=True),
-                    ActorSpec(name="source service", role="desk", run=source_service.run, drains=True),
-                    gateway_spec(node, jobs.desk, batches.desk, jobs.schedules, loads.desk, rates, zones.desk, sources),
-                )
+        yield _Engines(ground, flow, fetch, jobs, batches, loads, zones)
+
+
+def _report(node: Node, engines: _Engines) -> None:
+    """Have the node's record say what its engines serve, and its bounds follow what is bound to zones."""
+    from actors.fetch.settings_watch import SourceBounds
+
+    bounds = engines.ground.bounds
+    node.status = lambda: Status(
+        platforms=engines.fetch.fetcher.platforms,
+        topics=engines.jobs.handlers.topics(),
+        tasks=engines.batches.served,
+        versions=engines.batches.versions,
+        taken=bounds.taken,
+        settled=bounds.settled,
+    )
+    node.bounds.follow("topics", engines.jobs.topics)
+    node.bounds.follow("tasks", engines.batches.tasks)
+    node.bounds.follow("flows", engines.loads.flows)
+    node.bounds.follow("sources", SourceBounds(node.settings))
+
+
+def _notices(node: Node, fetch: FetchEngine) -> ActorSpec:
+    """Return the actor that reports how the server's store and those of sinks fare."""
+    notices = StoreNotices(
+        Alerts(fetch.notifier),
+        node.bucket("LEASES"),
+        turn=partial(turn_of, node.members),
+        webhook=lambda: node.settings.current("", "").webhook,
+    )
+    node.store.tell = notices.tell
+    return ActorSpec(name="notices of stores", role="", run=notices.run)
+
+
+def _figures(node: Node, engines: _Engines) -> tuple[ActorSpec, ...]:
+    """Return the actor that counts what waits, on a node that serves figures."""
+    from penstock.node.waiting import WaitingCount
+
+    jobs = engines.jobs
+    count = WaitingCount(node, topics=jobs.topics, jobs=jobs.store, instances=engines.batches.instances)
+    node.measures.follow_waiting(lambda: count.latest)
+    return (ActorSpec(name="figures", role="", run=count.run),) if node.config.metrics else ()
+
+
+def _doors(node: Node, engines: _Engines) -> tuple[ActorSpec, ...]:
+    """Return the doors to several engines: the services of rates and of sources, and the gateway."""
+    from actors.fetch.look_desk import LookDesk
+    from penstock.api.service.service import DeskService
+    from penstock.node.gateway import gateway_spec
+    from penstock.node.rate_doors import open_rates_desk
+    from penstock.node.session import Session
+    from penstock.node.source_doors import open_source_desk
+
+    fetch, jobs, batches, loads = engines.fetch, engines.jobs, engines.batches, engines.loads
+    session = Session(node.connection, node.publisher)
+    sources = open_source_desk(session, node.clock, LookDesk(fetch.ledgers, fetch.sources, node.settings, node.clock))
+    rates = open_rates_desk(
+        node.connection,
+        topics=jobs.topics,
+        flows=loads.flows,
+        tasks=batches.tasks,
+        sources=fetch.sources,
+        settings=node.settings,
+        settings_desk=session.settings_desk(),
+        flow_desk=loads.desk,
+        batch_desk=batches.desk,
+        leases=node.bucket("LEASES"),
+        members=node.members,
+        clock=jobs.clock,
+        learned=fetch.learned,
+    )
+    rate_service = DeskService("rates", rates, node.connection, node.stop)
+    source_service = DeskService("sources", sources, node.connection, node.stop)
+    zones = engines.zones.desk
+    return (
+        ActorSpec(name="rate service", role="desk", run=rate_service.run, drains=True),
+        ActorSpec(name="source service", role="desk", run=source_service.run, drains=True),
+        gateway_spec(node, jobs.desk, batches.desk, jobs.schedules, loads.desk, rates, zones, sources),
+    )
