@@ -29,7 +29,7 @@ def decode_spelled(decode: Callable[[bytes], _T], payload: bytes) -> _T:
     except msgspec.ValidationError as error:
         if text := _TEXT.search(str(error)):
             do = f'write it as "{text[1]}": "30s", or as digits without quotes'
-            raise BadSetting(f"{text[1]}_ms", "a text", "is not a number of milliseconds", do) from None
+            raise BadSetting(f"{text[1]}_ms", "", "a text is not a number of milliseconds", do) from None
         if not _UNKNOWN.search(str(error)):
             raise
     return decode(_in_milliseconds(payload))
@@ -64,4 +64,5 @@ def unknown_option(what: str, name: str, known: Sequence[str]) -> str:
 
 def told(error: BadSetting) -> str:
     """Return what is wrong with a field of a request."""
-    return f"{error.name}: {shown(error.value)} {error.why}; {error.do}"
+    value = "" if error.value == "" else f"{shown(error.value)} "
+    return f"{error.name}: {value}{error.why}; {error.do}"

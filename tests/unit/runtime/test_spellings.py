@@ -31,7 +31,10 @@ def test_texts_with_units_are_taken_beside_milliseconds() -> None:
     [
         (b'"delay":30', 'delay: 30 has no unit; write a text with its unit, as "delay": "30s", or milliseconds, as'),
         (b'"delay":"30"', "delay: '30' has no unit"),
-        (b'"delay_ms":"30s"', 'is not a number of milliseconds; write it as "delay": "30s", or as digits'),
+        (
+            b'"delay_ms":"30s"',
+            'delay_ms: a text is not a number of milliseconds; write it as "delay": "30s", or as digits',
+        ),
         (b'"ttr":null', "ttr: None is not a duration"),
         (b'"delay":"30s","delay_ms":1', "delay: '30s' is beside delay_ms; give one of them"),
     ],

@@ -11,5 +11,5 @@ from streams.batch_messages import NewBatch
 def test_the_options_of_python_callers_are_those_of_a_new_batch() -> None:
     fields = get_type_hints(NewBatch)
     assert fields["input"] is Raw
-    given = ("task", "input", "file", "name")
+    given = ("task", "input", "file", "name", "traceparent")
     assert get_type_hints(SubmitOptions) == {name: fields[name] for name in fields if name not in given}

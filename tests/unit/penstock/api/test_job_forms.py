@@ -82,14 +82,18 @@ def test_the_options_of_python_callers_are_those_of_a_new_job() -> None:
         for name, type_ in get_type_hints(JobOptions).items()
     }
     fields = get_type_hints(NewJob)
-    assert options == {name: fields[name] for name in fields if name not in ("topic", "body", "expires_ms")}
+    assert options == {
+        name: fields[name] for name in fields if name not in ("topic", "body", "expires_ms", "traceparent")
+    }
     assert JobOptions.__optional_keys__ - OutboxOptions.__optional_keys__ == {"on_same", "nonce"}
 
 
 def test_a_job_to_add_over_http_has_the_fields_of_a_new_job() -> None:
     """Its topic is in the path, and its nonce in a header."""
     added = get_type_hints(JobToAdd)
-    assert added == {name: type_ for name, type_ in get_type_hints(NewJob).items() if name not in ("topic", "nonce")}
+    assert added == {
+        name: type_ for name, type_ in get_type_hints(NewJob).items() if name not in ("topic", "nonce", "traceparent")
+    }
 
 
 @pytest.mark.parametrize("option", ["dealy", "delay_ms", "topics"])
