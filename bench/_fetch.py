@@ -17,7 +17,7 @@ from penstock.demo.processes import MallProcess, NodeProcess, start_mall
 from streams.bucket import Bucket
 from streams.connection import Connection, connect
 from streams.publisher import Publisher
-from streams.server import embedded_server
+from streams.server import EmbeddedServer, embedded_server
 from streams.specs import wanted
 from streams.topology import apply
 
@@ -31,8 +31,9 @@ LOOK_S = 0.02
 class Bench:
     """A server with the topology on it, and what runs beside it until the block ends."""
 
-    def __init__(self, url: str, folder: Path, connection: Connection, publisher: Publisher) -> None:
-        self.url = url
+    def __init__(self, server: EmbeddedServer, folder: Path, connection: Connection, publisher: Publisher) -> None:
+        self.url = server.url
+        self.server_pid = server.pid
         self.folder = folder
         self.connection = connection
         self.publisher = publisher
@@ -107,7 +108,7 @@ async def fetch_bench() -> AsyncIterator[Bench]:
         async with embedded_server(Path(folder) / "server") as server:
             async with connect(server.url, name="bench") as connection, Publisher(connection) as publisher:
                 await apply(connection, wanted(connection.namespace, profile="fast"))
-                bench = Bench(server.url, Path(folder), connection, publisher)
+                bench = Bench(server, Path(folder), connection, publisher)
                 try:
                     yield bench
                 finally:

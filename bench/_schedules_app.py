@@ -14,7 +14,7 @@ _file = os.open(os.environ["SCHEDULES_BENCH"], os.O_WRONLY | os.O_APPEND | os.O_
 async def _note(job: penstock.Job) -> None:
     by = "timer" if job.delivery.has_header(SHOT) else "server"
     by = by if job.attempt == 1 else "again"
-    os.write(_file, f"{job.topic} {job.id} {now_ms()} {os.getpid()} {by}\n".encode())
+    os.write(_file, f"{job.topic} {job.id} {now_ms()} {os.getpid()} {by} {job.attempt}\n".encode())
 
 
 for _topic in TOPICS:

@@ -12,15 +12,23 @@ which fires what no timer does, or a node that was killed with the job in hand (
 
 A node that starts again has a machine of its own in a deployment. Here it gets the time that the others leave until all
 its actors run (`a_start_has`, `starts_s`), unless `SCHEDULES_BENCH_ASIDE=no`. `cores_idle` says how many of the cores
-were idle without and with kills: near 0 the machine is the limit.
+were idle without and with kills: near 0 the machine is the limit. `server_wait_ms` and `nodes_wait_ms` say how long a
+thread that could run waited for a core in the mean, without kills (`quiet`) and by the seconds since a kill, and
+`*_cores` how many cores they had.
+
+`SCHEDULES_BENCH_BURN=S` is the control: it kills nothing. In place of each kill it starts a process that does nothing
+but use S seconds of a core, of the same policy and priority.
 """
 
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections import Counter
 from contextlib import suppress
 from datetime import datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -29,6 +37,7 @@ import anyio
 import penstock
 from actors.runtime.membership import NodeRecord, decode_node
 from bench._fetch import Bench, fetch_bench
+from bench.cores import Use, sum_of, use_of
 from bench.harness import Result
 from penstock.demo.processes import NodeProcess
 from streams.clock import now_ms
@@ -45,7 +54,10 @@ ASIDE = os.environ.get("SCHEDULES_BENCH_ASIDE", "yes") == "yes" and hasattr(os, 
 """Whether a node that starts gets only the time that the others leave. In a deployment it has a machine of its own."""
 LOWER = 15
 MISFIRE: Literal["all", "once"] = "all" if OVERLAP == "allow" else "once"
+BURN_S = float(os.environ.get("SCHEDULES_BENCH_BURN", "0"))
 SETTLE_S = 10.0
+LOOK_S = 0.25
+MOST_TOLD = 20
 P99_MS = 50.0
 PARTS = {"p50": 0.5, "p99": 0.99, "most": 1.0}
 UNSETTLED_MS = 1_000
@@ -61,40 +73,59 @@ class Run(NamedTuple):
     at_ms: int
     pid: int
     by: str
+    attempt: int
 
     @property
     def late_ms(self) -> int:
         return self.at_ms - self.due_ms
 
 
+class Look(NamedTuple):
+    """What the server and the nodes had of the cores up to a moment, and those processes that are gone."""
+
+    at_ms: int
+    server: Use
+    nodes: Use
+
+
 async def run() -> Result:
     """Measure without kills, then with them."""
-    async with fetch_bench() as bench:
+    looks = list[Look]()
+    async with fetch_bench() as bench, anyio.create_task_group() as tasks:
         notes = bench.folder / "notes"
         os.environ["SCHEDULES_BENCH"] = str(notes)
         for name in ("node1", "node2", "node3"):
             await bench.node(name, *ROLES)
+        pids = {node.pid: node.name for node in bench.nodes}
         added_s = await _add(bench)
         await anyio.sleep(SETTLE_S)
+        tasks.start_soon(_keep_looking, bench, looks)
         quiet_ms, idle = now_ms(), [_idle_s()]
         await anyio.sleep(QUIET_S)
         kills_ms = now_ms()
         idle.append(_idle_s())
-        killed, starts_s = dict[int, int](), list[float]()
+        killed, born, starts_s = dict[int, int](), dict[int, int](), list[float]()
         for number in range(KILLS):
-            pid = bench.nodes[number % 3].pid
-            killed[pid] = now_ms()
-            starts_s.append(await _replace(bench, bench.nodes[number % 3]))
-            await anyio.sleep(max(0.0, EACH_S - (now_ms() - killed[pid]) / 1000))
+            began_ms = now_ms()
+            if BURN_S:
+                killed[-number - 1] = began_ms
+                _burn()
+            else:
+                starts_s.append(await _replace(bench, bench.nodes[number % 3], killed))
+                pids[bench.nodes[number % 3].pid] = f"{bench.nodes[number % 3].name} (start {number // 3 + 2})"
+                born[bench.nodes[number % 3].pid] = now_ms()
+            await anyio.sleep(max(0.0, EACH_S - (now_ms() - began_ms) / 1000))
         end_ms = now_ms()
         idle.append(_idle_s())
         await anyio.sleep(SETTLE_S)
+        tasks.cancel_scope.cancel()
         runs = _read(notes)
     quiet = [run for run in runs if quiet_ms <= run.due_ms < kills_ms]
     amid = [run for run in runs if kills_ms <= run.due_ms < end_ms]
     runs = quiet + amid
     times = len({(run.schedule, run.due_ms) for run in runs})
     lost, again = _lost(runs, quiet_ms, end_ms), _again(runs, killed)
+    doubled = _doubled(runs, killed, pids)
     p99_ms = max(_percentile(part, 0.99) for part in (quiet, amid) if part or part is quiet)
     late = [run for run in amid if run.late_ms > P99_MS]
     return Result(
@@ -118,7 +149,9 @@ async def run() -> Result:
                     idle, idle[1:], (kills_ms - quiet_ms, end_ms - kills_ms), strict=False
                 )
             ],
+            **_cores(looks, kills_ms, end_ms, sorted(killed.values())),
             "late_by": dict(Counter(run.by for run in late)),
+            "late_on": dict(Counter(_place(run, born, list(killed.values())) for run in late)),
             "recovered_ms": _recovered(late, sorted(killed.values()), end_ms),
             "kills": len(killed),
             "a_start_has": "the time that others leave" if ASIDE else "its share of the cores",
@@ -126,8 +159,44 @@ async def run() -> Result:
             "lost": lost,
             "doubled": again["doubled"],
             "runs_again": again["runs_again"],
+            "each_doubled": doubled[:MOST_TOLD],
         },
     )
+
+
+def _burn() -> None:
+    """Start a process that uses `BURN_S` seconds of a core, and does nothing else."""
+    subprocess.Popen([sys.executable, "-c", f"import time\nwhile time.process_time() < {BURN_S}: pass"])
+
+
+async def _keep_looking(bench: Bench, looks: list[Look]) -> None:
+    """Note what the server and the nodes have of the cores, for ever."""
+    uses = dict[int, Use]()
+    while True:
+        uses |= {node.pid: use for node in bench.nodes if (use := use_of(node.pid)).turns}
+        looks.append(Look(now_ms(), use_of(bench.server_pid), sum_of(uses.values())))
+        await anyio.sleep(LOOK_S)
+
+
+def _cores(looks: list[Look], kills_from_ms: int, end_ms: int, kills_ms: list[int]) -> dict[str, dict[str, float]]:
+    """Return how long the threads of the server and of the nodes waited for a core, and how many cores they had,
+    without kills, and by the seconds since a kill."""
+    spans = dict[str, list[tuple[Look, Look]]]()
+    for before, after in pairwise(looks):
+        if after.at_ms <= kills_from_ms:
+            spans.setdefault("quiet", []).append((before, after))
+        elif kills_from_ms <= before.at_ms and after.at_ms <= end_ms:
+            kill_ms = max((ms for ms in kills_ms if ms <= before.at_ms), default=kills_from_ms)
+            spans.setdefault(str((before.at_ms - kill_ms) // 1000), []).append((before, after))
+    figures: dict[str, dict[str, float]] = {}
+    for name, part in spans.items():
+        span_ms = sum(after.at_ms - before.at_ms for before, after in part)
+        server = sum_of(after.server.since(before.server) for before, after in part)
+        nodes = sum_of(after.nodes.since(before.nodes) for before, after in part)
+        for which, use in (("server", server), ("nodes", nodes)):
+            figures.setdefault(f"{which}_wait_ms", {})[name] = use.wait_ms
+            figures.setdefault(f"{which}_cores", {})[name] = round(use.ran_ns / span_ms / 1e6, 2)
+    return figures
 
 
 def _idle_s() -> float:
@@ -139,6 +208,12 @@ def _idle_s() -> float:
     return int(line.split()[4]) / os.sysconf("SC_CLK_TCK")
 
 
+def _place(run: Run, born: dict[int, int], kills_ms: list[int]) -> str:
+    """Return on which process a run was late: the one that was started last, or another one."""
+    last_ms = max((ms for ms in kills_ms if ms <= run.at_ms), default=0)
+    return "the one that starts" if born.get(run.pid, 0) >= last_ms > 0 else "others"
+
+
 def _after(late: list[Run], kills_ms: list[int]) -> dict[str, int]:
     """Return how many were late, by the whole seconds since the kill before their time."""
     last_ms = [max((ms for ms in kills_ms if ms <= run.due_ms), default=run.due_ms) for run in late]
@@ -146,12 +221,16 @@ def _after(late: list[Run], kills_ms: list[int]) -> dict[str, int]:
     return {str(second): seconds[second] for second in sorted(seconds)}
 
 
-async def _replace(bench: Bench, node: NodeProcess) -> float:
+async def _replace(bench: Bench, node: NodeProcess, killed: dict[int, int]) -> float:
     """Kill a node and start it again. Return how many seconds that took. Until all its actors run, the new process gets
-    only the time that the others leave, as a node has that starts on a machine of its own."""
+    only the time that the others leave, as a node has that starts on a machine of its own. `killed` gets the moment
+    after which the process ran no more."""
     began_ms = now_ms()
     async with bench.bucket("NODES").watch(node.name) as changes:
-        node.kill()
+        pid = node.pid
+        node.end()
+        killed[pid] = now_ms()
+        node.start()
         if ASIDE:
             _yield_to_others(node.pid)
         async for change in changes:  # LIMIT_S ends it, if the node never runs
@@ -173,8 +252,8 @@ def _yield_to_others(pid: int) -> None:
     policy = os.sched_getscheduler(0)
     if policy == os.SCHED_OTHER:
         os.setpriority(os.PRIO_PROCESS, pid, os.getpriority(os.PRIO_PROCESS, 0) + LOWER)
-    else:  # a policy of real time, with a priority of its own
-        os.sched_setscheduler(pid, policy, os.sched_param(os.sched_get_priority_min(policy)))
+    else:  # not a lower priority of real time: it would leave other programs no core
+        os.sched_setscheduler(pid, os.SCHED_OTHER, os.sched_param(0))
 
 
 def _be_as_others(pid: int) -> None:
@@ -213,10 +292,10 @@ def _read(notes: Path) -> list[Run]:
     """Return all calls."""
     runs = []
     for line in notes.read_text().splitlines():
-        topic, job_id, at_ms, pid, by = line.split()
+        topic, job_id, at_ms, pid, by, attempt = line.split()
         name, _, due = job_id.partition(".")
         due_ms = round(datetime.fromisoformat(due).timestamp() * 1000)
-        runs.append(Run(f"{topic}/{name}", due_ms, int(at_ms), int(pid), by))
+        runs.append(Run(f"{topic}/{name}", due_ms, int(at_ms), int(pid), by, int(attempt)))
     return runs
 
 
@@ -240,7 +319,31 @@ def _again(runs: list[Run], killed: dict[int, int]) -> Counter[str]:
     for run in sorted(runs, key=lambda run: run.at_ms):
         first = before.get((run.schedule, run.due_ms))
         if first is not None:
-            is_killed = first.at_ms <= killed.get(first.pid, 0) <= first.at_ms + UNSETTLED_MS
-            again["runs_again" if is_killed else "doubled"] += 1
+            again["runs_again" if _is_killed(first, killed) else "doubled"] += 1
         before[run.schedule, run.due_ms] = run
     return again
+
+
+def _is_killed(run: Run, killed: dict[int, int]) -> bool:
+    return run.at_ms <= killed.get(run.pid, 0) <= run.at_ms + UNSETTLED_MS
+
+
+def _doubled(runs: list[Run], killed: dict[int, int], pids: dict[int, str]) -> list[dict[str, object]]:
+    """Return all runs of each occurrence that ran twice without a kill over it, and what was killed meanwhile."""
+    of: dict[tuple[str, int], list[Run]] = {}
+    for run in sorted(runs, key=lambda run: run.at_ms):
+        of.setdefault((run.schedule, run.due_ms), []).append(run)
+    return [
+        {
+            "schedule": schedule,
+            "due_ms": due_ms,
+            "runs": [f"{each.late_ms} ms late on {pids[each.pid]}, {each.by}, {each.attempt}" for each in each_run],
+            "kills": [
+                f"{pids[pid]} at {ms - due_ms} ms"
+                for pid, ms in killed.items()
+                if each_run[0].due_ms - EACH_S * 1000 <= ms <= each_run[-1].at_ms
+            ],
+        }
+        for (schedule, due_ms), each_run in of.items()
+        if any(not _is_killed(each, killed) for each in each_run[:-1])
+    ]

@@ -84,7 +84,8 @@ class DelayedJobs:
 
     async def sweep(self, take: _Take, *, after_seq: int = 0, rest: float = 0.0) -> int:
         """Read the jobs that may be delayed and were stored after `after_seq`. Call `take`, some at a time, with the
-        due time and name of each. Return the last sequence that was read. Jobs stored during the sweep may be left out.
+        due time and name of each. Return the last sequence that was read. Jobs stored during the sweep are left out: at
+        a thousand jobs a second it would not come to an end, and each page takes the server's time.
         `rest`: by how many times the time of a page it pauses after it.
 
         Raises NoStream, Disconnected, Refused."""
@@ -98,7 +99,7 @@ class DelayedJobs:
         try:
             async with anyio.create_task_group() as lanes:
                 lanes.start_soon(self._lane, take, asked, page, rest, first, middle, ends)
-                lanes.start_soon(self._lane, take, asked, page, rest, middle + 1, None, ends)
+                lanes.start_soon(self._lane, take, asked, page, rest, middle + 1, last, ends)
         except ExceptionGroup as group:
             raise group.exceptions[0] from None
         return max(ends)
@@ -113,12 +114,12 @@ class DelayedJobs:
         return asked
 
     async def _lane(
-        self, take: _Take, asked: dict[str, object], page: int, rest: float, seq: int, last: int | None, ends: list[int]
+        self, take: _Take, asked: dict[str, object], page: int, rest: float, seq: int, last: int, ends: list[int]
     ) -> None:
-        """Read from one sequence to another (None: to the end), page by page."""
-        while last is None or seq <= last:
+        """Read from one sequence to another, page by page."""
+        while seq <= last:
             began_s = monotonic_s()
-            batch = page if last is None else min(page, last - seq + 1)
+            batch = min(page, last - seq + 1)
             end, left = _end_of_page(await self._page({**asked, "seq": seq, "batch": batch}, take), self._stream)
             ends.append(end)
             if not left or end < seq:

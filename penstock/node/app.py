@@ -126,6 +126,7 @@ async def _run(node: Node, specs: tuple[ActorSpec, ...], signals: "_Signals", on
         signals.can_drain = True
         await tasks.start(supervise)
         gc.freeze()
+        node.members.beat_soon()  # its actors run now
         log.info("node.ready" if supervisor.is_ready() else "node.started", extra=fields(**_told(node, supervisor)))
         on_ready(node)
     log.info("node.stopped", extra=fields(node=node.members.name))

@@ -42,11 +42,10 @@ class JobsEngine:
     resurrected: ResurrectedMessages
 
     def actors(self) -> tuple[ActorSpec, ...]:
-        """Return the engine's actors in start order: whoever hands out before whoever makes ready and lets in."""
+        """Return the engine's actors in start order. The handlers are apart (`handlers.actors`): they start late."""
         return (
             ActorSpec(name="server clock", role="", run=self.clock.run),
             ActorSpec(name="topics", role="", run=self.topics.run, policy=AT_ONCE),
-            *self.handlers.actors,
             ActorSpec(name="delay timer", role="timer", run=self.timer.run),
             ActorSpec(name="schedules", role="timer", run=self.scheduler.run),
             ActorSpec(name="overdue jobs", role="timer", run=self.overdue.run),

@@ -59,6 +59,7 @@ async def open_engines(node: Node) -> AsyncIterator[tuple[ActorSpec, ...]]:
                     notices,
                     *await open_sink_actors(node),
                     *(spec for engine in engines[1:] for spec in engine.actors()),
+                    *engines.jobs.handlers.actors,  # a process that still starts would let the jobs wait that it takes
                     *_doors(node, engines),
                 )
 

@@ -128,7 +128,7 @@ async def _jobs_of(node: Node, tries: Backoff) -> AsyncIterator[tuple[ActorSpec,
         yield ()
         return
     async with open_callbacks(node, tries) as callers, open_jobs_engine(node, callers) as jobs:
-        yield jobs.actors()
+        yield (*jobs.actors(), *jobs.handlers.actors)
 
 
 def _handler(task: str | TaskHandler) -> TaskHandler:

@@ -3,11 +3,12 @@
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from itertools import pairwise
 
 import anyio
 import pytest
 
-from actors.runtime.live import Live
+from actors.runtime.live import AT_ONCE, Live
 from streams.bucket import Bucket
 from streams.connection import Connection, connect
 from streams.publisher import Publisher
@@ -61,6 +62,26 @@ async def running(view: Heard) -> AsyncIterator[None]:
 @pytest.fixture
 async def bucket(connection: Connection, publisher: Publisher) -> Bucket[bytes]:
     return await bucket_of(connection, publisher, bytes)
+
+
+async def test_a_thousand_records_leave_others_their_turn(bucket: Bucket[bytes]) -> None:
+    """A timer on the same loop must not wait for all of them."""
+    async with anyio.create_task_group() as tasks:
+        for number in range(1_000):
+            tasks.start_soon(bucket.put, f"k{number}", b"1")
+    view, turns = Heard(bucket), [0]
+
+    async def take_turns() -> None:
+        while True:
+            turns.append(len(view.keys))
+            await anyio.lowlevel.checkpoint()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(take_turns)
+        async with running(view):
+            tasks.cancel_scope.cancel()
+    assert len(view.keys) == 1_000
+    assert max(after - before for before, after in pairwise(turns)) <= 2 * AT_ONCE
 
 
 async def test_it_knows_what_is_there_and_hears_each_change_once(bucket: Bucket[bytes]) -> None:

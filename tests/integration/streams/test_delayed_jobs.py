@@ -1,5 +1,8 @@
 """The sweep over JOBS and the reading of single jobs, on a real server."""
 
+from itertools import count
+
+import anyio
 import pytest
 
 from streams.connection import Connection
@@ -49,6 +52,29 @@ async def test_a_sweep_finds_every_delayed_job(connection: Connection, publisher
     assert await swept(connection, last - 1) == ({(LATER_MS + 1_099, b"mail." + token_of(ids[-1]).encode())}, last)
     assert await swept(connection, last) == (set(), last)
     assert (await swept(connection, last + 1_000))[0] == set()
+
+
+async def test_a_sweep_comes_to_an_end_while_jobs_are_added_faster_than_it_reads(
+    connection: Connection, publisher: Publisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("streams.delayed_jobs.SHORTEST_PAGE", 10)
+    await apply(connection, topology_of_jobs(connection.namespace))
+    await publisher.publish_many([stored(connection, "delayed", f"old-{n}", LATER_MS) for n in range(100)])
+    found: set[tuple[int, bytes]] = set()
+
+    async def keep_adding() -> None:
+        for round_ in count():
+            await publisher.publish_many(
+                [stored(connection, "delayed", f"new-{round_}-{n}", LATER_MS) for n in range(100)]
+            )
+
+    with anyio.fail_after(30):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(keep_adding)
+            last = await DelayedJobs(connection, connection.namespace).sweep(found.update, rest=1.0)
+            tasks.cancel_scope.cancel()
+    assert found >= {(LATER_MS, b"mail." + token_of(f"old-{n}").encode()) for n in range(100)}
+    assert last < 1_000, "it reads what there was when it began"
 
 
 async def test_a_sweep_of_nothing(connection: Connection) -> None:
