@@ -25,6 +25,7 @@ from actors.flow.flows import (
     interval_ms,
 )
 from actors.flow.rates_desk import BadRate, checked_rate
+from actors.flow.rules.groups import warnings_of
 from actors.flow.rules.obstacles import RowJob, RowsProgress, RowWhy, why_row
 from actors.runtime.rules.setting_values import BadSetting, duration_text, nearest, span_ms
 from actors.runtime.rules.slot_keys import Slots
@@ -82,7 +83,7 @@ class FlowJobsDoor(Protocol):
 
 class FlowView(Struct, frozen=True, kw_only=True):
     """A flow as people see it. `every`: the interval now. `in_flight`: rows that are loaded and not executed. `rounds`:
-    the latest ones, the oldest first."""
+    the latest ones, the oldest first. `warnings`: what the settings want and is not there now."""
 
     flow: str
     app: str
@@ -92,6 +93,7 @@ class FlowView(Struct, frozen=True, kw_only=True):
     in_flight: int
     settings: dict[str, Any]
     rounds: Sequence[RoundReport] = ()
+    warnings: Sequence[str] = ()
 
 
 class FlowDesk:
@@ -131,7 +133,12 @@ class FlowDesk:
             in_flight=await self._jobs.in_flight(flow),
             settings={**_document(record.limits), **_slots_document(self._jobs.slots(flow))},
             rounds=progress.rounds,
+            warnings=warnings_of(record.limits.groups, self._living(flow)),
         )
+
+    def _living(self, flow: str) -> set[str]:
+        """Return the labels of the live nodes that serve a flow."""
+        return {label for labels in self._serving(flow).values() for label in labels}
 
     async def why(self, flow: str, shard: str, key: str) -> RowWhy:
         """Return what keeps a row from being executed."""
@@ -151,7 +158,7 @@ class FlowDesk:
             known,
             is_paused=self._jobs.is_paused(flow),
             serving=serving,
-            living={label for labels in serving.values() for label in labels},
+            living=self._living(flow),
             now_ms=self._clock.now_ms(),
         )
 

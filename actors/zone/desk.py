@@ -29,6 +29,7 @@ from actors.zone.rules.routing import (
     ShardMap,
     balanced,
     check_lasting,
+    check_weights,
     drained,
     made,
     moved,
@@ -292,7 +293,8 @@ class ZoneDesk:
         return await self.apply(change, is_dry=True)
 
     async def apply(self, change: RoutingChange, *, by: str = "", is_dry: bool = False) -> ChangeView:
-        """Change the map."""
+        """Change the map. Values that no map can have are refused first: all else is read, and that may take long."""
+        _check_values(change)
         earlier = await self._earlier(change.epoch) if change.epoch is not None else None
         whole = _document(change.map) if change.map is not None else None
         if change.from_zone:
@@ -382,6 +384,13 @@ def _wanted(
     if change.moves:
         after = moved(after, change.moves)
     return balanced(after) if change.balance else after
+
+
+def _check_values(change: RoutingChange) -> None:
+    check_weights(change.weights)
+    if change.drain is not None:
+        _span("drain", change.drain)
+    _takeover(change.takeover)
 
 
 def _document(document: RoutingDocument) -> ShardMap:

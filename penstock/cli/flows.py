@@ -114,6 +114,8 @@ def _say(call: CommandCall, view: "FlowView") -> None:
     call.out.say(f"{view.flow}: {_state(view)}, {_rate(view)}, every {view.every}, {view.in_flight} in flight")
     for name, value in view.settings.items():
         call.out.say(f"{name} = {_text(value)}")
+    for warning in view.warnings:
+        call.out.say(f"warning: {warning}")
 
 
 def _text(value: object) -> str:

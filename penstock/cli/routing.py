@@ -190,6 +190,8 @@ def _pair(option: str, text: str, form: str) -> tuple[str, str]:
 
 def weight_of(text: str) -> tuple[str, float]:
     """Return the zone and its weight. Raises UsageError."""
+    from actors.zone.rules.routing import BadMap, check_weights
+
     zone, number = _pair("--weight", text, "ZONE=N")
     try:
         weight = float(number)
@@ -197,6 +199,10 @@ def weight_of(text: str) -> tuple[str, float]:
         weight = math.nan
     if not math.isfinite(weight):
         raise UsageError(f"--weight: {zone}: {number[:40]!a} is no number")
+    try:
+        check_weights({zone: weight})
+    except BadMap as error:
+        raise UsageError(f"--weight: {error}") from error
     return zone, weight
 
 

@@ -21,6 +21,7 @@ from streams.job_messages import Priority
 from streams.subjects import check_token
 
 if TYPE_CHECKING:
+    from actors.jobs.rules.cron import BadRecurrence
     from actors.jobs.rules.schedule_views import RunView, ScheduleLine, ScheduleView
     from penstock.sdk.client_schedules import Schedules
 
@@ -147,13 +148,21 @@ async def _add(
     try:
         check_wanted(wanted)
     except BadRecurrence as error:
-        raise UsageError(str(error)) from error
+        raise UsageError(str(_as_typed(error))) from error
     async with _opened(call) as schedules:
         told = await schedules.put(which, wanted, is_replaced=replace)
     nexts = told.schedule.next_ms
     nexts_text = f"due {', '.join(map(time_text, nexts))}" if nexts else told.schedule.state
     call.out.say(f"{which}: {'added' if told.is_changed else 'is there already, just so'}; {nexts_text}")
     call.out.result({"is_new": told.is_changed, **_document(told.schedule)})
+
+
+def _as_typed(bad: "BadRecurrence") -> "BadRecurrence":
+    """Return the error with the name of the option, in place of the record's field."""
+    from actors.jobs.rules.cron import BadRecurrence
+
+    name = "BODY" if bad.field == "body" else f"--{bad.field.removesuffix('_ms').replace('_', '-')}"
+    return BadRecurrence(name, bad.value, bad.what, bad.hint)
 
 
 def _interval(option: str, text: str) -> int:

@@ -11,12 +11,13 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from typing import Protocol
 
 import anyio
 import msgspec
 from anyio.abc import TaskGroup, TaskStatus
 
-from actors.fetch.fetcher.decisions import Message, Offered, ReadSlice, Standing, decide
+from actors.fetch.fetcher.decisions import Ended, Message, NotNow, Offered, ReadSlice, Standing, decide
 from actors.fetch.fetcher.window import WindowReader
 from actors.fetch.ledgers import BrokenLedger, Contended, Ledgers, MissingLedger
 from actors.fetch.rules.ledger import Ledger
@@ -78,6 +79,40 @@ def lanes_of(settings: Iterable[tuple[str, FetchSettings]], may_read: Callable[[
     }
 
 
+class _Reader(Protocol):
+    async def read(self, work: ReadSlice) -> Ended: ...
+
+
+class Readings:
+    """The windows that this node reads now. A source goes to another zone only when none of its windows is read here.
+
+    `may_read(source)`: whether the source is this node's to read. Between the offer of a slice and its reading, it
+    is taken in the ledger. The source may go in that moment, so it is asked again. Then this node must not begin: the
+    source's new zone has not waited for it."""
+
+    def __init__(self, reader: _Reader, may_read: Callable[[SourceKey], bool]) -> None:
+        self._reader = reader
+        self._may_read = may_read
+        self._count: Counter[SourceKey] = Counter()
+
+    @property
+    def sources(self) -> list[SourceKey]:
+        """The sources of these windows."""
+        return [source for source, count in self._count.items() if count]
+
+    async def read(self, work: ReadSlice) -> Ended:
+        """Read a window, or give its slice back."""
+        self._count[work.source] += 1  # first: who asks after this waits
+        try:
+            if not self._may_read(work.source):
+                return Ended(work.source, work.slice, NotNow("another zone has the source now", 0), work.settings, 0.0)
+            facts = {"source": str(work.source), "slice": work.slice.slice_id, "attempt": work.slice.attempt}
+            with traces.span(f"fetch {work.source.platform}", "producer", facts, parent=""):
+                return await self._reader.read(work)
+        finally:
+            self._count[work.source] -= 1
+
+
 class _Running:
     """One lane at work. It has a puller once its consumer exists. With `stop` set it takes nothing new."""
 
@@ -115,7 +150,7 @@ class Fetcher:
         self._clock = clock
         self._stop = stop
         self._bounds = bounds or Anywhere()
-        self._reading: Counter[SourceKey] = Counter()
+        self._readings = Readings(reader, self._is_ours)
         self._running: dict[Lane, _Running] = {}
         self._changed = anyio.Event()
         self._is_gate_closed = False
@@ -206,7 +241,7 @@ class Fetcher:
             decode=self._offered,
             home=lambda message: message.source,
             decide=self._decide,
-            work=self._read,
+            work=self._readings.read,
             tries=TRIES,
             verdict=_verdict,
         )
@@ -234,26 +269,19 @@ class Fetcher:
         revision = self._sources.settings_revision(source)
         if source not in self._sources or not self._settings.has_seen(source.platform, source.source, revision):
             return "unknown" if delivered < MOST_UNKNOWN else "elsewhere"
-        is_ours = self._may_read(settings) and self._bounds.may_run(settings.zone, "sources", source.key)
-        return "ours" if is_ours else "elsewhere"
+        return "ours" if self._is_ours(source) else "elsewhere"
+
+    def _is_ours(self, source: SourceKey) -> bool:
+        """Return whether this node may read the source now."""
+        settings = self._settings.current(source.platform, source.source)
+        return self._may_read(settings) and self._bounds.may_run(settings.zone, "sources", source.key)
 
     def _may_read(self, settings: FetchSettings) -> bool:
         """Return whether this node may read sources with these settings."""
         return serves(self._labels, self._node, settings.pin) and self._bounds.may_run(settings.zone)
 
-    async def _read(self, work: ReadSlice) -> Message:
-        """Read a window. The source goes to another zone only after that."""
-        self._reading[work.source] += 1
-        facts = {"source": str(work.source), "slice": work.slice.slice_id, "attempt": work.slice.attempt}
-        try:
-            with traces.span(f"fetch {work.source.platform}", "producer", facts, parent=""):
-                return await self._reader.read(work)
-        finally:
-            self._reading[work.source] -= 1
-
     def _read_bounds(self) -> list[str]:
-        reading = (source for source, count in self._reading.items() if count)
-        return [self._settings.current(source.platform, source.source).zone for source in reading]
+        return [self._settings.current(each.platform, each.source).zone for each in self._readings.sources]
 
     def _decide(self, ledger: Ledger, message: Message, now_ms: int) -> tuple[Ledger, Decision[ReadSlice]]:
         after, step = decide(ledger, message, now_ms)

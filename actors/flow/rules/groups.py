@@ -7,6 +7,8 @@ order in which the user's code lists them, from 0, and by the number at the end 
 import re
 from collections.abc import Collection, Mapping, Sequence
 
+from streams.subjects import TOKEN
+
 Part = float | str
 """A weight above 0, or ALL, ODD, EVEN."""
 WORDS = ("ALL", "ODD", "EVEN")
@@ -17,6 +19,8 @@ def check_groups(groups: Mapping[str, object]) -> dict[str, Part]:
     """Return the groups with their words in capitals. Raises ValueError."""
     found: dict[str, Part] = {}
     for name, part in groups.items():
+        if not TOKEN.fullmatch(name):
+            raise ValueError(f"group {name[:80]!a}: no node can have this label; use 1 to 64 of A-Z a-z 0-9 _ -")
         if isinstance(part, str) and part.upper() in WORDS:
             found[name] = part.upper()
         elif isinstance(part, int | float) and not isinstance(part, bool) and 0 < part <= 1_000_000:
@@ -26,6 +30,18 @@ def check_groups(groups: Mapping[str, object]) -> dict[str, Part]:
     if len({isinstance(part, str) for part in found.values()}) > 1:
         raise ValueError("groups: some have weights and some ALL, ODD or EVEN; use one of the two for all")
     return found
+
+
+def warnings_of(groups: Mapping[str, Part], living: Collection[str]) -> list[str]:
+    """Return what a person should know of groups that have no node now. It may come later. `living`: the groups that
+    have one."""
+    without = {name: part for name, part in groups.items() if name not in living}
+    others = "the other groups take its shards" if len(without) < len(groups) else "no shard is loaded"
+    return [
+        f"groups: no live node that serves the flow has the label {name!r}; until one does,"
+        f" {others if isinstance(part, float) or len(without) == len(groups) else 'shards of its parity may wait'}"
+        for name, part in without.items()
+    ]
 
 
 def split_shards(shards: Sequence[str], groups: Mapping[str, Part], living: Collection[str]) -> dict[str, str]:

@@ -132,14 +132,19 @@ def checked(shards: ShardMap) -> ShardMap:
     for zone in shards.zones():
         if not ZONE.fullmatch(zone) or len(zone) > LONGEST_ZONE:
             raise BadMap(f"zone {zone[:40]!a}: use 1 to {LONGEST_ZONE} of A-Z a-z 0-9 - and single _ inside")
-    for zone, weight in shards.weights.items():
-        if not 0 <= weight <= MOST_WEIGHT:
-            raise BadMap(f"zone {zone}: weight {weight}: use 0 to {MOST_WEIGHT}; 0 takes no shards of others")
+    check_weights(shards.weights)
     if shards.function == "region":
         _check_regions(shards)
     else:
         _check_numbers(shards)
     return shards
+
+
+def check_weights(weights: Mapping[str, float]) -> None:
+    """Raise BadMap for a weight that no zone can have."""
+    for zone, weight in weights.items():
+        if not 0 <= weight <= MOST_WEIGHT:
+            raise BadMap(f"zone {zone[:40]}: weight {weight:g}: use 0 to {MOST_WEIGHT}; 0 takes no shards of others")
 
 
 def _check_regions(shards: ShardMap) -> None:

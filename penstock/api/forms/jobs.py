@@ -39,6 +39,8 @@ LONGEST_WAIT_MS = 30_000
 LONGEST_RECEIPT = 512
 LONGEST_URL_ID = 255
 TOPIC_PATTERN = f"^{TOKEN.pattern}$"
+RATE_PATTERN = f"^{TOKEN.pattern}(/{TOKEN.pattern})?$"
+"""A rate of a source is named PLATFORM/SOURCE."""
 
 Id = Annotated[str, Meta(max_length=LONGEST_ID, description="1 to 255 printable characters")]
 Receipt = Annotated[str, Meta(min_length=1, max_length=LONGEST_RECEIPT)]

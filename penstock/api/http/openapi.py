@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from actors.flow.rates_desk import KINDS
-from penstock.api.forms.jobs import LONGEST_URL_ID, TOPIC_PATTERN
+from penstock.api.forms.jobs import LONGEST_URL_ID, RATE_PATTERN, TOPIC_PATTERN
 from penstock.api.http.heads import LONGEST_KEY
 from penstock.api.http.problems import Problem
 from penstock.api.http.replies import Reply, is_queue
@@ -124,7 +124,7 @@ def _path_parameters(path: str) -> Iterable[dict[str, Any]]:
         "platform": {"type": "string", "pattern": TOPIC_PATTERN},
         "source": {"type": "string", "pattern": TOPIC_PATTERN},
         "kind": {"type": "string", "enum": list(KINDS)},
-        "name": {"type": "string", "pattern": TOPIC_PATTERN},
+        "name": {"type": "string", "pattern": RATE_PATTERN},
         "batch_id": {"type": "string", "pattern": TOPIC_PATTERN},
         "job_id": {"type": "string", "minLength": 1, "maxLength": LONGEST_URL_ID},
     }

@@ -87,6 +87,11 @@ async def test_flows_and_rates_are_seen_and_changed_at_each_server(
         assert "runs" in (await at.told("flows resume prizes")).out
         await at.told("flows run prizes")
         assert "40/s" in (await at.told("flows set prizes rate=")).out
+        warned = "warning: groups: no live node that serves the flow has the label 'lite'"
+        assert warned in (await at.told("flows set prizes groups=lite:1")).out
+        [told] = json.loads((await at.told("flows show prizes --json")).out)["warnings"]
+        assert told.endswith("no shard is loaded")
+        assert "warning" not in (await at.told("flows set prizes groups=")).out
         assert set(bank.ran().values()) == {1}
 
 
@@ -132,6 +137,7 @@ ODD = [
     ("flows set prizes every=5", "every: '5' has no unit"),
     ("flows set prizes speed=5", "'speed': is not a setting of flows"),
     ("flows set prizes groups=a", "write LABEL:PART"),
+    ("flows set prizes groups=a.b:1", "no node can have this label"),
     ("flows set prizes most_in_flight=many", "most_in_flight: 'many' is no number"),
     ("rates set flow/none 5", "no flow 'none'"),
     ("rates set a/b/c 5", "kind: 'a': use topic, flow, task"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import signal
@@ -10,11 +11,13 @@ from pathlib import Path
 import anyio
 import msgspec
 
+from actors.fetch.sources import SourceKey
 from actors.zone.keeper import REMAKE
 from actors.zone.routing import MAP
 from actors.zone.rules.hub import EPOCHS, LEAP
 from actors.zone.rules.routing import made, next_map
 from penstock.admin.doctor import Check, examine
+from penstock.admin.sources import Wanted, add
 from penstock.node.config import Config
 from penstock.sdk.client_jobs import new_job
 from streams.bucket import Bucket
@@ -24,6 +27,32 @@ from tests.integration.zone.test_bound import Ground, make_tables
 from tests.support.command import node, penstock
 from tests.support.zone_hub_land import JOBS, LEASE_S, HubLand, hub_land
 from tests.support.zones import HUB, at, zones
+
+SLOW_S = 1.0
+
+
+class SlowShop:
+    """A platform that takes a while for each answer, and is then out of order. It notes from when to when each zone
+    asked: the zone is the first part of the path."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, float, float]] = []
+
+    async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        begun_s, path = monotonic_s(), (await reader.readuntil(b"\r\n\r\n")).split()[1].decode()
+        await anyio.sleep(SLOW_S)
+        self.asked.append((path.split("/")[1], begun_s, monotonic_s()))
+        writer.write(b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
+        writer.close()
+
+    def of(self, zone: str) -> list[tuple[float, float]]:
+        return [(begun_s, ended_s) for asker, begun_s, ended_s in self.asked if asker == zone]
+
+    async def asked_by(self, zone: str, count: int) -> None:
+        """Wait until a zone has had so many answers."""
+        with anyio.fail_after(60):
+            while len(self.of(zone)) < count:  # noqa: ASYNC110
+                await anyio.sleep(0.05)
 
 
 async def _apply(land: HubLand, zone: str, *change: str) -> int:
@@ -102,6 +131,29 @@ async def test_what_is_bound_to_a_shard_begins_when_it_has_ended_in_the_other_zo
             assert (refused.code, "use each_zone=True in the code" in refused.err) == (2, True)
             await _apply(land, "east", "--move", "0=east")
             assert (await east.all_worked("job", 4))["late"].zone == "east"
+
+
+async def test_a_source_is_read_by_the_zone_of_its_shard_and_by_the_other_one_only_after_that(
+    binary: Path, tmp_path: Path
+) -> None:
+    """Each zone has the source in records of its own, and reads while the shard is its own."""
+    source, shop = SourceKey("bound-shop", "s1"), SlowShop()
+    async with hub_land(tmp_path) as land, await asyncio.start_server(shop.answer, "127.0.0.1", 0) as server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        async with land.node("east"), land.node("west"):
+            await _apply(land, "east", str(land.map))
+            for zone, each in land.lands.items():
+                records = Ground(each).records
+                account = {"base_url": f"{url}/{zone}", "shop": "s1"}
+                await add(records, Wanted(source, "mall", account, start="-1h", settings={"zone": "shard:0"}))
+            await shop.asked_by("east", 2)
+            for before, after in (("east", "west"), ("west", "east")):
+                count, asked = len(shop.of(after)), len(shop.of(before))
+                await shop.asked_by(before, asked + 1)
+                await _apply(land, "east", "--move", f"0={after}")
+                await shop.asked_by(after, count + 3)
+                begun_s = shop.of(after)[count][0]
+                assert begun_s >= max(ended_s for _, ended_s in shop.of(before)), (before, after, shop.asked)
 
 
 async def test_each_zone_shows_the_map_and_the_zones_of_the_hub(binary: Path, tmp_path: Path) -> None:

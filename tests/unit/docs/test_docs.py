@@ -30,10 +30,10 @@ EVENTS = {str(event.__struct_config__.tag) for event in FetchEvent.__args__}
 MOMENTS = {*get_args(MomentName), "callback_given_up"}
 ROWS = {
     f"{part}-{number:02}"
-    for part, last in (("FETCH", 50), ("DELAY", 54), ("BATCH", 58), ("FLOW", 49))
+    for part, last in (("FETCH", 50), ("DELAY", 54), ("BATCH", 58), ("FLOW", 49), ("ZONE", 38))
     for number in range(1, last + 1)
 }
-"""The fetch, the delay, the batch and the flow part of the plan."""
+"""The fetch, the delay, the batch, the flow and the zone part of the plan."""
 BAD_INPUTS = {*range(1, 70), *range(86, 121)}
 """Of the catalogue: what callers send, what a task's code, a platform, a sheet and a callback may be."""
 FORMS = {"slices": (4,), "orders": (2, 3), "dead": (3,)}
@@ -112,13 +112,17 @@ def test_every_event_says_what_to_do() -> None:
 def test_every_row_of_the_plan_is_shown_by_something() -> None:
     rows = dict(
         re.findall(
-            r"^\| ((?:FETCH|DELAY|BATCH|FLOW)-\d\d) \| [^|]+ \| (.+) \|$", page_named("docs/guarantees.md").text, re.M
+            r"^\| ((?:FETCH|DELAY|BATCH|FLOW|ZONE)-\d\d) \| [^|]+ \| (.+) \|$",
+            page_named("docs/guarantees.md").text,
+            re.M,
         )
     )
     assert set(rows) == ROWS
     for row, shown in rows.items():
         assert re.search(r"::test_|tests/|\]\(|promise \d|`penstock ", shown), f"{row}: {shown}"
-        assert "tests/" in shown or "bench" in shown or not row.startswith(("BATCH", "FLOW")), f"{row} names no test"
+        assert "tests/" in shown or "bench" in shown or not row.startswith(("BATCH", "FLOW", "ZONE")), (
+            f"{row} names no test"
+        )
 
 
 def numbers_of(text: str) -> set[int]:

@@ -5,8 +5,11 @@ from collections.abc import Iterable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.fetch.fetcher.lanes import Lane, lanes_of
+from actors.fetch.fetcher.decisions import Ended, NotNow, ReadSlice, WindowStored
+from actors.fetch.fetcher.lanes import Lane, Readings, lanes_of
+from actors.fetch.rules.ledger import OpenSlice
 from actors.fetch.rules.settings import LONGEST_PLACE, FetchSettings
+from actors.fetch.sources import SourceKey
 from actors.runtime.rules.placement import serves
 
 PINS = st.sets(st.tuples(st.sampled_from(["mall", "shop"]), st.sampled_from(["", "cn", "eu", "n1"])))
@@ -53,3 +56,26 @@ def test_every_pin_is_served_by_some_node_and_no_lane_by_a_node_without_it(
     assert ours <= everywhere
     assert all(lane.name.partition("_")[2] in {"", "n1", *labels} for lane in ours)
     assert {lane.is_tail for lane in ours} == ({True, False} if ours else set())
+
+
+async def test_a_source_that_went_after_its_slice_was_taken_is_not_read() -> None:
+    """Its new zone has not waited: nothing of the source was read here when the zone asked."""
+    work = ReadSlice(SourceKey("mall", "s1"), OpenSlice("t", 1, 0, 60_000, fence=7), FetchSettings())
+    told: list[list[SourceKey]] = []
+    may = True
+
+    class Reader:
+        async def read(self, work: ReadSlice) -> Ended:
+            told.append(readings.sources)
+            return Ended(work.source, work.slice, WindowStored(), work.settings, 0.0)
+
+    def may_read(source: SourceKey) -> bool:
+        assert readings.sources == [source], "who asks while this is decided has to wait"
+        return may
+
+    readings = Readings(Reader(), may_read)
+    assert (await readings.read(work)).outcome == WindowStored()
+    may = False
+    outcome = (await readings.read(work)).outcome
+    assert isinstance(outcome, NotNow)
+    assert (told, readings.sources) == ([[work.source]], [])

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.flow.rules.groups import check_groups, split_shards
+from actors.flow.rules.groups import check_groups, split_shards, warnings_of
 
 TABLES = [f"{n:02}" for n in range(25)]
 
@@ -52,6 +52,23 @@ def test_names_without_a_number_go_by_their_place() -> None:
 def test_what_is_no_part_is_refused(part: object) -> None:
     with pytest.raises(ValueError, match=r"group 'a'.*use ALL, ODD, EVEN or a weight"):
         check_groups({"a": part})
+
+
+@pytest.mark.parametrize("name", ["", "a b", "early,late", "é", "x" * 65])
+def test_what_no_node_can_have_as_a_label_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="no node can have this label"):
+        check_groups({name: 1})
+
+
+def test_a_group_that_no_node_has_is_a_warning() -> None:
+    weights, words = check_groups({"a": 1, "b": 2}), check_groups({"a": "odd", "b": "even"})
+    assert warnings_of(weights, ["a", "b", "c"]) == []
+    assert warnings_of({}, []) == []
+    [one] = warnings_of(weights, ["a"])
+    assert ("'b'" in one, one.endswith("the other groups take its shards")) == (True, True)
+    assert all(each.endswith("no shard is loaded") for each in warnings_of(weights, []))
+    [one] = warnings_of(words, ["b"])
+    assert ("'a'" in one, one.endswith("shards of its parity may wait")) == (True, True)
 
 
 def test_words_and_weights_are_not_mixed() -> None:

@@ -38,6 +38,14 @@ def test_every_reference_in_the_document_leads_somewhere() -> None:
     assert names <= made["components"]["schemas"].keys()
 
 
+def test_the_name_of_a_rate_may_be_a_source() -> None:
+    for path, methods in document()["paths"].items():
+        for one in methods.values() if path.startswith("/v1/rates/") else ():
+            [pattern] = [each["schema"]["pattern"] for each in one["parameters"] if each["name"] == "name"]
+            assert all(re.fullmatch(pattern, name) for name in ("mail", "mall/s1"))
+            assert not any(re.fullmatch(pattern, name) for name in ("", "a/", "/a", "a/b/c", "a.b"))
+
+
 def test_only_what_tells_nothing_needs_no_token() -> None:
     open_paths = {
         path for path, methods in document()["paths"].items() for one in methods.values() if not one["security"]

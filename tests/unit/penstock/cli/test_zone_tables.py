@@ -74,7 +74,7 @@ def test_hand_overs_of_one_job_from_one_zone_are_one_line() -> None:
     assert line.split() == [JOB, ZONES[0], "1000002", "2", "12345", str(OFFSET), "246912", "0", "2"]
 
 
-@pytest.mark.parametrize("number", ["nan", "inf", "-inf", "much", ""])
+@pytest.mark.parametrize("number", ["nan", "inf", "-inf", "much", "", "-1", "1e7"])
 def test_a_weight_is_a_number(number: str) -> None:
     with pytest.raises(UsageError, match="--weight: "):
         weight_of(f"east={number}")
