@@ -188,9 +188,10 @@ class PageRules(Struct, frozen=True):
 
 
 class RateBucket(Struct, frozen=True):
-    """One limit of the platform: `per_second` on average, `burst` at once, counted per `scope`."""
+    """One limit of the platform: `per_second` on average, `burst` at once, counted per `scope`. per_second 0: nobody
+    has published the number, and `scope` says what it counts by."""
 
-    per_second: Annotated[float, Meta(gt=0)]
+    per_second: Annotated[float, Meta(ge=0)] = 0.0
     burst: Positive = 1
     scope: Literal["app", "shop", "app_shop", "address", "endpoint"] = "shop"
 

@@ -136,7 +136,7 @@ class RecordPart(Struct, frozen=True, forbid_unknown_fields=True):
 class RatePart(Struct, frozen=True, forbid_unknown_fields=True):
     """One limit of the platform: see `adapter.RateBucket`."""
 
-    per_second: Annotated[float, Meta(gt=0)]
+    per_second: Annotated[float, Meta(ge=0)] = 0.0
     burst: Annotated[int, Meta(ge=1)] = 1
     scope: Literal["app", "shop", "app_shop", "address", "endpoint"] = "shop"
 

@@ -55,6 +55,8 @@ def limits_of(source: SourceKey, settings: FetchSettings, declared: Sequence[Rat
         of_all = WantedRate(f"{PLATFORM}{source.platform}", Rate(settings.platform_rate, burst), source.source, weight)
         limits.append(BudgetLimit(f"the `platform_rate` of {source.platform}", of_all))
     for number, bucket in enumerate(declared):
+        if not bucket.per_second:
+            continue  # it is learned
         of_bucket, name = Rate(bucket.per_second, bucket.burst), f"the adapter's limit per {bucket.scope}"
         if bucket.scope in ("shop", "app_shop"):
             wanted = WantedRate(f"{DECLARED}{number}.{source}", of_bucket)

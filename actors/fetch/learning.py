@@ -167,7 +167,7 @@ def _pace(limit: Limit | None, declared: Sequence[RateBucket], now_ms: int) -> f
     if limit is None:
         return None
     paces = [allowed(limit, now_ms) or 0.0]
-    if _was_met(limit) or not any(bucket.per_second <= NEAR * limit.told for bucket in declared):
+    if _was_met(limit) or not any(0 < bucket.per_second <= NEAR * limit.told for bucket in declared):
         paces.append(limit.told)
     return min((pace for pace in paces if pace), default=None)
 

@@ -83,7 +83,9 @@ def _engine(db: str) -> "AsyncEngine":
             f"--db: no outbox in {url.drivername!r}; say sqlite:///FILE or postgresql://USER@HOST/DATABASE"
         )
     if url.get_backend_name() == "sqlite" and not (url.database and Path(url.database).is_file()):
-        raise UsageError(f"--db {url.render_as_string()}: no such file")
+        from penstock.rows.batch_sources import SLASHES
+
+        raise UsageError(f"--db: no such file: {Path(url.database or '').absolute()}; {SLASHES}")
     return create_async_engine(
         url.set(drivername=_DRIVERS.get(url.drivername, url.drivername)), pool_size=1, hide_parameters=True
     )

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from actors.jobs.rules.schedule_targets import TOPIC as SCHEDULE_TOPIC
 from penstock.node.session import server_url
+from penstock.node.sinks import stores_of
 
 if TYPE_CHECKING:
     from actors.runtime.membership import Status
@@ -24,6 +25,7 @@ def welcome(config: Config, name: str, status: Status) -> str:
     has_gateway = config.http_address() is not None and config.has_role("gateway")
     lines = [
         ("Server", f"{server_url(config)}, {place}"),
+        ("Orders", _places(config)),
         ("HTTP", f"http://{config.http}/schema lists the calls" if has_gateway else ""),
         ("Figures", f"http://{config.metrics}/metrics" if config.metrics else ""),
         ("App", f"{config.app}: {code or 'neither a handler nor a task'}" if config.app else ""),
@@ -31,6 +33,12 @@ def welcome(config: Config, name: str, status: Status) -> str:
         ("Stop", "Ctrl-C; work in hand ends first. --log-level info shows what happens"),
     ]
     return "\n".join((f"The node {name} is ready.", *(f"  {what:<8} {text}" for what, text in lines if text)))
+
+
+def _places(config: Config) -> str:
+    """Return where the node stores orders, a file by its whole path."""
+    stores = stores_of(config) if config.has_role("sink") else {}
+    return ", ".join(store.name for store in stores.values())
 
 
 def _next(config: Config, topics: tuple[str, ...], tasks: tuple[str, ...]) -> str:

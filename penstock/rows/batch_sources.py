@@ -39,6 +39,7 @@ __all__ = ["SourceFailed", "opensearch_rows", "sql_rows"]
 MOST_PAGE = 10_000
 MOST_BYTES = 256 * 1024 * 1024
 MOST_REASON = 300
+SLASHES = "sqlite:///FILE begins in the working folder, and sqlite:////FOLDER/FILE is a whole path"
 KEPT = "5m"
 """How long a point in time stays open between two pages: as long as the slowest commit of a page may take."""
 MOST_PARTS = 1_024
@@ -108,7 +109,7 @@ def _sql_url(url: str, is_reference: bool) -> URL:
         case "sqlite":
             path = Path(parsed.database or ":memory:").absolute()
             if not path.is_file():
-                raise UsageError(f"{path}: there is no such SQLite file")
+                raise UsageError(f"{path}: there is no such SQLite file; {SLASHES}")
             asked = {"uri": "true", "mode": "rw"}  # not `ro`: a log that was left behind is to be read, too
             return parsed.set(drivername="sqlite+aiosqlite", database=f"file:{quote(str(path))}", query=asked)
         case "postgresql" | "postgres":

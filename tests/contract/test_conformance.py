@@ -264,7 +264,7 @@ def manner_cases(orders: int) -> list[Case]:
             "conf-renamed",
             one,
             {"orders": orders, "page_size": 20, "is_renamed": True},
-            own={"slice": "600s", "retries": 1},
+            own={"slice": "600s", "retries": 1, "max_open": 2},  # what can be read comes first
         ),
     ]
 

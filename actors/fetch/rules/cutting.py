@@ -72,9 +72,9 @@ def cut(ledger: Ledger, settings: FetchSettings, now_ms: int, lengths: Lengths =
     back = [_with_shortfall(held, ledger.holes) for held in back]
     frontier_ms = tail[-1].end_ms if tail else ledger.frontier_ms
     after = replace(ledger, frontier_ms=frontier_ms, passes=passes, swept_ms=swept_ms, hints=hints)
-    if tail and not settings.slice_ms:
+    if not settings.slice_ms:
         tuning = judged(ledger.tuning, lengths)
-        for fresh in tail:
+        for fresh in (*tail, *back):
             tuning = with_cut(tuning, fresh.start_ms, fresh.end_ms)
         after = replace(after, tuning=tuning)
     return revised(after, open=in_order((*ledger.open, *tail, *back, *looks)), holes=_not_again(ledger.holes, back))
@@ -234,7 +234,7 @@ def _next_piece(ledger: Ledger, reading: Pass, settings: FetchSettings, lengths:
         assert reading.end_ms is not None
         end_ms = min(_back_end_ms(ledger, settings, at_ms, lengths) or reading.end_ms, reading.end_ms)
     else:
-        end_ms = _past_end_ms(at_ms, at_ms + settings.again_slice_ms, lengths)
+        end_ms = _past_end_ms(at_ms, at_ms + again_length_ms(ledger, reading.delay_ms, settings, lengths), lengths)
     is_beyond = end_ms > ledger.watermark_ms if reading.kind == "a" else at_ms >= end_ms
     piece = Slice(reading.kind, ledger.epoch, at_ms, end_ms)
     return None if is_beyond or find_open(ledger, piece) else piece
@@ -247,6 +247,14 @@ def _back_end_ms(ledger: Ledger, settings: FetchSettings, at_ms: int, lengths: L
     if lengths.is_one_walk:
         return None
     return _past_end_ms(at_ms, at_ms + judged(ledger.tuning, lengths).length_ms, lengths)
+
+
+def again_length_ms(ledger: Ledger, delay_ms: int, settings: FetchSettings, lengths: Lengths) -> int:
+    """Return the length of a second look's window. If slices follow the orders, it holds no more pages than
+    they do, and a look that comes late has a wide one: a quarter of its delay is no time to wait."""
+    if settings.slice_ms or lengths.is_one_walk:
+        return settings.again_slice_ms
+    return min(max(settings.again_slice_ms, delay_ms // 4), judged(ledger.tuning, lengths).length_ms)
 
 
 def _past_end_ms(at_ms: int, end_ms: int, lengths: Lengths) -> int:

@@ -126,7 +126,7 @@ SETTINGS: dict[str, Setting] = {
         why="only platforms whose time of change does not move with each change need it, and it costs a whole reading",
     ),
     "again_slice": Setting(
-        what="length of the window of a second look",
+        what="length of the window of a second look. With slice=auto it follows the orders",
         unit="duration",
         low="1s",
         high="31d",

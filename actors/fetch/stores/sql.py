@@ -1,6 +1,7 @@
 """A store from a database's URL.
 
-sqlite:///orders.db                       a file beside the process      sqlite:////var/lib/penstock/orders.db
+sqlite:///orders.db                       a file in the working folder: three slashes, and a relative path
+sqlite:////var/lib/penstock/orders.db     a file anywhere: four slashes, and a whole path
 sqlite:///orders.db?synchronous=NORMAL    may lose the last commits in a power cut
 postgresql://user:password@host/orders    PostgreSQL; postgres:// and postgresql+asyncpg:// say the same
 """
@@ -44,4 +45,4 @@ def _sqlite(url: URL, *, history: bool) -> SqliteStore:
         raise ValueError(
             f"sqlite: synchronous={synchronous!r}: FULL survives a power cut, NORMAL may lose the last ones"
         )
-    return SqliteStore(Path(url.database), history=history, synchronous=cast(Synchronous, synchronous))
+    return SqliteStore(Path(url.database).absolute(), history=history, synchronous=cast(Synchronous, synchronous))

@@ -171,7 +171,9 @@ class SqliteStore:
             _create(self._connection, history=self._history)
         except sqlite3.Error as error:
             self._disconnect()
-            raise StoreDown(f"{self.name}: {error}") from error
+            folder = self._path.parent
+            why = f"; there is no folder {folder}" if not folder.is_dir() else ""
+            raise StoreDown(f"{self.name}: {error}{why}") from error
         self._file = _file_at(self._path)
         return self._connection
 

@@ -83,7 +83,7 @@ async def test_a_limit_by_application_is_learned_once_for_all_shops_and_nodes(
     await apply(connection, topology_for(connection))
     reached = {"PENSTOCK_NATS": server.url, "PENSTOCK_NAMESPACE": connection.namespace.name, "PENSTOCK_HTTP": "off"}
     own: dict[str, Any] = {"slice": "10s", "rate": 40, "burst": 1, "throttle_wait": "500ms", "concurrency": 4}
-    table = adapter_table(pages=PAGES, rate=[{"per_second": 100, "burst": 100, "scope": "app"}])
+    table = adapter_table(pages=PAGES, rate=[{"scope": "app"}])  # without a number
     shops = [SourceKey("manner", "s1"), SourceKey("manner", "s2")]
     async with (
         a_mall(gate=gate, shops=2, ago_ms=70_000, history_ms=7_200_000) as running,

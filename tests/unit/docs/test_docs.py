@@ -34,7 +34,7 @@ ROWS = {
     for number in range(1, last + 1)
 }
 """The fetch, the delay, the batch, the flow and the zone part of the plan."""
-BAD_INPUTS = {*range(1, 70), *range(86, 121)}
+BAD_INPUTS = {*range(1, 121)}
 """Of the catalogue: what callers send, what a task's code, a platform, a sheet and a callback may be."""
 FORMS = {"slices": (4,), "orders": (2, 3), "dead": (3,)}
 """How many tokens follow the first one of a subject (streams/subjects.py)."""

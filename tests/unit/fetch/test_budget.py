@@ -11,10 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.fetch.budget import Budgets, Spending, TooSlow
+from actors.fetch.budget import Budgets, Spending, TooSlow, limits_of
 from actors.fetch.rules.settings import FetchSettings
 from actors.fetch.sources import SourceKey
 from platforms.adapter import RateBucket
+from platforms.registry import adapter_named
 
 SHOP, OTHER = SourceKey("mall", "s1"), SourceKey("mall", "s2")
 FOREVER = float("inf")
@@ -223,3 +224,10 @@ def test_a_burst_above_the_rate_may_be_spent_within_a_second() -> None:
     sent = hand.ask(*[SHOP] * 22, settings=FetchSettings(rate=100, burst=100), declared=declared)
     assert max(sent[:20]) <= EARLY_MS
     assert [round(each / 1000 * 0.0167, 1) for each in sent[20:]] == [1.0, 2.0]
+
+
+def test_a_limit_without_a_number_costs_nothing_and_says_who_shares_what_is_learned() -> None:
+    named = [bucket for name in ("taobao", "mercadolibre") for bucket in adapter_named(name).declaration.rate]
+    assert [(bucket.scope, bucket.per_second) for bucket in named] == [("app", 0), ("app", 0)]
+    settings = FetchSettings(rate=10, burst=1)
+    assert limits_of(SHOP, settings, named) == limits_of(SHOP, settings, [])

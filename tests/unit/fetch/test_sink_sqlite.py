@@ -275,7 +275,7 @@ async def test_commits_outlive_a_power_cut_by_default(store: SqliteStore) -> Non
 @pytest.mark.parametrize(
     ("url", "name"),
     [
-        ("sqlite:///orders.db", "sqlite:orders.db"),
+        ("sqlite:///orders.db", f"sqlite:{Path.cwd() / 'orders.db'}"),
         ("sqlite+aiosqlite:////var/orders.db?synchronous=normal", "sqlite:/var/orders.db"),
         ("postgresql://ann:secret@db/orders", "postgresql://ann:***@db/orders"),
         ("postgres://ann:secret@db/orders", "postgres://ann:***@db/orders"),

@@ -128,6 +128,42 @@ def test_second_looks_and_backfills_do_not_cut_an_hour_that_repeats() -> None:
         assert not [end_ms for end_ms in ends if HOUR < end_ms < 3 * HOUR]
 
 
+def looks_of_a_day(tuning: Tuning) -> list[OpenSlice]:
+    """Return the second looks at the third day of a shop whose tail has been read up to its end."""
+    settings = FetchSettings(slice_ms=0, settle_ms=30_000)
+    delays = settings.again_ms
+    passes = tuple(Pass(f"again-{delay}", "a", 2 * DAY, 2 * DAY, None, delay) for delay in delays)
+    ledger = replace(
+        first_ledger(0), frontier_ms=3 * DAY, watermark_ms=3 * DAY, passes=passes, tuning=tuning, trust=1, answers=1
+    )
+    looks = list[OpenSlice]()
+    while True:
+        fresh = [held for held in cut(ledger, settings, 5 * DAY, Lengths()).open if held.kind == "a"]
+        if not fresh:
+            return looks
+        looks += fresh
+        ends = {
+            name: max(held.end_ms for held in fresh if held.pass_name == name) for name in {f.pass_name for f in fresh}
+        }
+        moved = tuple(replace(each, cursor_ms=ends.get(each.name, each.cursor_ms)) for each in ledger.passes)
+        ledger = replace(ledger, passes=moved)
+
+
+def test_second_looks_at_a_quiet_shop_are_few_and_cover_all_of_its_time() -> None:
+    looks = looks_of_a_day(Tuning(DAY, is_sure=True))
+    for delay_ms, count in ((600_000, 144), (7_200_000, 48), (86_400_000, 4)):
+        own = [held for held in looks if held.pass_name == f"again-{delay_ms}"]
+        assert len(own) == count
+        assert own[0].start_ms == 2 * DAY
+        assert all(one.end_ms == other.start_ms for one, other in pairwise(own))
+
+
+def test_second_looks_at_a_busy_shop_hold_no_more_than_its_slices_do() -> None:
+    looks = looks_of_a_day(Tuning(100_000, is_sure=True))
+    assert {held.length_ms for held in looks} == {100_000}
+    assert len(looks) == 3 * 864
+
+
 @given(st.floats(1e-7, 1), lengths)
 def test_the_length_converges_to_the_wanted_rows(rows_a_ms: float, bounds: Lengths) -> None:
     tuning = judged(None, bounds)
