@@ -1,6 +1,7 @@
 """Monitor: the node that holds its lease looks at every ledger, and acts on what no other actor would see.
 
-In: a scan every `scan_every`. Out:
+In: a scan every `scan_every`. It leaves out the sources that have not changed and of which time alone changes nothing
+yet, so thousands of quiet sources cost it next to nothing. Out:
 
 - Overdue slices get their next attempt or are given up.
 - Each new hole gets a dead letter.
@@ -22,11 +23,10 @@ from collections.abc import Callable, Hashable, Sequence
 import anyio
 import msgspec
 from anyio.abc import TaskStatus
-from anyio.lowlevel import checkpoint
 
 from actors.fetch.fetch_events import consumer_stuck, hole_made, ledger_unusable, slice_failed, watermark_lag
 from actors.fetch.hole_notices import HoleNotices, hole_key, unreported
-from actors.fetch.ledgers import BrokenLedger, Contended, Ledgers, MissingLedger
+from actors.fetch.ledgers import LATEST_MS, BrokenLedger, Contended, Ledgers, MissingLedger
 from actors.fetch.outage_notices import OutageNotices
 from actors.fetch.progress import Progress
 from actors.fetch.rules import holding, steering
@@ -41,6 +41,7 @@ from actors.runtime.events import outgoing_event
 from actors.runtime.logs import fields
 from actors.runtime.measures import Measures
 from actors.runtime.notify import Notifier
+from actors.runtime.pieces import in_pieces
 from actors.runtime.rules.notices import Notice
 from actors.runtime.tending import Failures
 from streams.backlog import consumer_states
@@ -64,8 +65,6 @@ STUCK_S = 30.0
 """Ten times the ack wait. A consumer that delivers nothing for so long in spite of pulls does not recover."""
 LOOK_AT_CONSUMERS_S = 5.0
 FORESEEN = (Contended, MissingLedger, StreamError)
-SOURCES_A_TURN = 100
-"""After so many the loop gets a turn: a scan of ten thousand ledgers must not delay the heartbeats."""
 
 
 def overdue(ledger: Ledger, settings: FetchSettings, now_ms: int) -> bool:
@@ -76,6 +75,16 @@ def overdue(ledger: Ledger, settings: FetchSettings, now_ms: int) -> bool:
 def lag_ms(ledger: Ledger, settings: FetchSettings, now_ms: int) -> int:
     """Return how many ms the watermark is behind where it could be if everything were read at once."""
     return max(0, now_ms - settings.settle_ms - ledger.watermark_ms)
+
+
+def quiet_until_ms(ledger: Ledger, settings: FetchSettings) -> int:
+    """Return up to when a look at an unchanged source does nothing. 0: the next look may do something."""
+    if ledger.state == "parked" or ledger.outage is not None or ledger.holes or ledger.owes_end:
+        return 0
+    moments = [held.taken_ms + settings.stale_after_ms for held in ledger.open if held.is_taken]
+    if ledger.state == "running":
+        moments.append(ledger.watermark_ms + settings.settle_ms + settings.lag_alarm_ms)
+    return min(moments, default=LATEST_MS)
 
 
 def hole_dead_letter(source: SourceKey, hole: Hole) -> DeadLetter:
@@ -151,6 +160,8 @@ class Monitor:
         self._ends: set[tuple[SourceKey, str, str]] = set()
         self._suspects: dict[SourceKey, str] = {}
         self._unusable: dict[SourceKey, str] = {}
+        self._quiet: dict[SourceKey, int] = {}
+        """Up to when each source has nothing to look at, unless it changes. Kept while this node leads."""
         self._failures: Failures[SourceKey] = Failures(log, "monitor.look_failed", "source", FORESEEN)
         self._looked_s = 0.0
         self._hurry = anyio.Event()
@@ -170,6 +181,7 @@ class Monitor:
     async def _lead(self, _lease: Lease) -> None:
         log.info("monitor.leads", extra=fields(node=self._node))
         self._begin_anew()
+        removers = [view.on_change(self._changed) for view in (self._ledgers, self._sources)]
         self.elected.set()
         try:
             async with anyio.create_task_group() as tasks:
@@ -180,12 +192,15 @@ class Monitor:
                         await self._hurry.wait()
                     self._hurry = anyio.Event()
         finally:
+            for remove in removers:
+                remove()
             self.elected = anyio.Event()
             self._measures.keep_only(())
 
     def _begin_anew(self) -> None:
         """Forget what was reported: another node may have led meanwhile, and reported that it is over."""
-        for memory in (self._buried, self._lagging, self._parked, self._ends, self._suspects, self._unusable):
+        told = (self._buried, self._lagging, self._parked, self._ends, self._suspects, self._unusable)
+        for memory in (*told, self._quiet):
             memory.clear()
         self._failures.keep_only(())
         self._alerts.forget()
@@ -194,8 +209,12 @@ class Monitor:
         self._holes.forget()
         self._looked_s = 0.0
 
+    def _changed(self, source: SourceKey) -> None:
+        self._quiet.pop(source, None)
+
     def _settings_changed(self, source: SourceKey) -> None:
         """Scan now, so that a new period holds from now on and not from the end of the old one."""
+        self._changed(source)
         if not source.platform:
             self._hurry.set()
 
@@ -206,11 +225,10 @@ class Monitor:
         """Look at every source once, and sometimes at the consumers."""
         self._ends = {key for key in self._ends if not self._alerts.is_sent(key)}
         self._worth = {*self._ends}
-        sources = self._sources.known()
-        for number, source in enumerate(sources, start=1):
-            await self._look(source)
-            if number % SOURCES_A_TURN == 0:
-                await checkpoint()
+        sources, now_ms = self._sources.known(), self._clock.now_ms()
+        async for source in in_pieces(sources):
+            if self._quiet.get(source, 0) <= now_ms:
+                await self._look(source)
         self._worth.update(await self._outages.tell())
         self._worth.update(await self._holes.tell(sources))
         self._forget_all_but(set(sources))
@@ -225,7 +243,7 @@ class Monitor:
         self._lagging &= sources
         self._parked &= sources
         self._failures.keep_only(sources)
-        for memory in (self._suspects, self._unusable):
+        for memory in (self._suspects, self._unusable, self._quiet):
             for source in memory.keys() - sources:
                 del memory[source]
 
@@ -235,11 +253,18 @@ class Monitor:
             revision = self._sources.settings_revision(source)
             if ledger is not None and self._settings.has_seen(source.platform, source.source, revision):
                 await self._look_at(source, ledger)
+                self._rest(source, ledger)
             self._failures.over(source)
         except FATAL:
             raise
         except Exception as error:  # the trouble of one source, foreseen or not, must not stop the others
             self._failures.tell(source, error)
+
+    def _rest(self, source: SourceKey, ledger: Ledger) -> None:
+        """Leave the source out of the next scans, unless it changed during the look."""
+        is_same = self._peek(source)[0] is ledger
+        if self.is_leading and is_same and not self._unusable.get(source):
+            self._quiet[source] = quiet_until_ms(ledger, self._settings.current(source.platform, source.source))
 
     async def _look_at(self, source: SourceKey, ledger: Ledger) -> None:
         settings, now_ms = self._settings.current(source.platform, source.source), self._clock.now_ms()
@@ -247,7 +272,7 @@ class Monitor:
         self._measures.source(
             source.platform,
             source.source,
-            lag_ms=lag_ms(ledger, settings, now_ms),
+            lag_ms=lambda: lag_ms(ledger, settings, self._clock.now_ms()),
             down_ms=max(0, down_ms),
             slices=len(ledger.open),
             holes=sum(not hole.accepted_by for hole in ledger.holes),

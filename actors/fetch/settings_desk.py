@@ -10,20 +10,16 @@ changes.
 import json
 from collections.abc import Callable, Mapping, Sequence
 
-import anyio
 from msgspec import Struct
 
 from actors.fetch.rules.setting_table import SETTINGS
 from actors.fetch.rules.settings import LevelValues, as_level, check_level
 from actors.fetch.settings_history import History
-from actors.fetch.settings_levels import DEFAULT, LevelName, Levels, UnknownLevel, level_named
-from actors.fetch.settings_replay import Kept, newest_together
-from actors.fetch.settings_watch import LiveSettings
+from actors.fetch.settings_levels import DEFAULT, PREFIX, LevelName, Levels, UnknownLevel, level_named
+from actors.fetch.settings_replay import InForce, Kept, newest_together, replayed
 from actors.runtime.rules.setting_values import BadSetting, nearest
 from actors.runtime.secrets import looks_secret
-from actors.runtime.supervisor import one_error
 from streams.bucket import Bucket
-from streams.clock import SYSTEM
 from streams.errors import RevisionConflict
 from streams.races import race
 
@@ -70,16 +66,23 @@ class Seeded(Struct, frozen=True):
 
 async def read_stored(desk: Desk) -> StoredSettings:
     """Read every level as a node does, and the existing sources. Raises StreamError."""
-    live = LiveSettings(desk.bucket, clock=SYSTEM, history=desk.history)
-    with one_error():
-        async with anyio.create_task_group() as tasks:
-            await tasks.start(live.run)
-            tasks.cancel_scope.cancel()
+    found, newest = await _read(desk)
     records = [entry.key.split(".") for entry in await desk.bucket.entries("source.>")]
     added = frozenset(LevelName(key[1], key[2]) for key in records if len(key) == 3)
-    sources = added | {name for name in live.levels.names() if name.source}
-    broken = {refusal.key: refusal.reason for refusal in live.refused()}
-    return StoredSettings(live.levels, live.revisions(), broken, sorted(sources), added, live.newest())
+    sources = added | {name for name in found.levels.names() if name.source}
+    revisions = {key: revision for key, revision in found.newest.items() if revision}
+    return StoredSettings(found.levels, revisions, found.refused, sorted(sources), added, newest)
+
+
+async def read_levels(desk: Desk) -> Levels:
+    """Read the levels that are in force, as a node does. Raises StreamError."""
+    found, _ = await _read(desk)
+    return found.levels
+
+
+async def _read(desk: Desk) -> tuple[InForce, list[Kept]]:
+    newest = [Kept(entry.revision, entry.key, entry.raw) for entry in await desk.bucket.entries(f"{PREFIX}.>")]
+    return newest_together(newest) or replayed(await desk.history()), newest
 
 
 async def change_level(
@@ -92,13 +95,16 @@ async def change_level(
     is_replaced: bool = False,
     is_ahead: bool = False,
     is_trial: bool = False,
+    stored: StoredSettings | None = None,
 ) -> Changed:
     """Set `values` and unset names of a level. With `is_replaced`, replace all its values. With `is_ahead` the platform
-    or source need not exist yet.
+    or source need not exist yet. `stored`: what the caller has just read. It is read anew after a lost race.
     Raises BadSetting and UnknownLevel (nothing is stored then), RevisionConflict after ten in a row, StreamError."""
 
+    known = [stored] if stored is not None else []
+
     async def attempt() -> Changed:
-        stored = await read_stored(desk)
+        stored = known.pop() if known else await read_stored(desk)
         if not is_ahead:
             _check_there(stored, name)
         if name.key in stored.broken and not is_replaced:
@@ -172,6 +178,8 @@ def _effects(stored: StoredSettings, after: Levels, names: Sequence[LevelName]) 
     """Return what changes where. A new start changes nothing for a source that is already read."""
     effects: dict[str, dict[str, tuple[object, object]]] = {}
     for name in names:
+        if stored.levels.settings(name) == after.settings(name):
+            continue
         old, new = as_level(stored.levels.settings(name)), as_level(after.settings(name))
         changed = {key: (old[key], new[key]) for key in SETTINGS if old[key] != new[key]}
         if name in stored.added:
@@ -188,10 +196,9 @@ async def seed_levels(
     written, so an invalid seed changes nothing. Raises BadSetting, RevisionConflict, StreamError."""
     stored = await read_stored(desk)
     writing = {name: values for name, values in seed.items() if is_overwriting or name.key not in stored.revisions}
-    levels = stored.levels
     for name in sorted(writing):
         check_level(writing[name], name.level, now_ms=now_ms)
-        levels = levels.with_level(name, writing[name])
+    stored.levels.with_levels(writing)
     for name in sorted(writing):
         try:
             await desk.bucket.compare_and_set(name.key, _encode(writing[name]), stored.revisions.get(name.key, 0))

@@ -11,7 +11,7 @@ from types import MappingProxyType
 import msgspec
 
 from actors.fetch.rules.setting_table import Level
-from actors.fetch.rules.settings import FetchSettings, LevelValues, resolve
+from actors.fetch.rules.settings import FetchSettings, LevelValues, narrowed, resolve
 from actors.runtime.rules.setting_values import BadSetting
 from streams.errors import MalformedSubject
 from streams.subjects import check_token
@@ -80,11 +80,14 @@ def level_of_key(key: str) -> LevelName:
 
 
 class Levels:
-    """Levels that resolve together. `with_level` returns a changed copy. Resolved settings are cached."""
+    """Levels that resolve together. `with_levels` returns a changed copy. Resolved settings are cached."""
 
     def __init__(self, values: Mapping[LevelName, LevelValues] = MappingProxyType({})) -> None:
         self._values = dict(values)
         self._resolved: dict[LevelName, FetchSettings] = {}
+
+    def __len__(self) -> int:
+        return len(self._values)
 
     def names(self) -> list[LevelName]:
         """Return the levels that have values, the widest first."""
@@ -101,27 +104,69 @@ class Levels:
 
     def settings(self, name: LevelName) -> FetchSettings:
         """Return what is in force at a level. A source without values of its own shares its platform's object."""
-        at = name if name in self._values else LevelName(name.platform) if name.source else name
+        at = name if self._values.get(name) or not name.source else LevelName(name.platform)
         found = self._resolved.get(at)
         if found is None:
-            found = self._resolved[at] = resolve(*self.three(at))
+            found = self._resolved[at] = self._resolve(at)
         return found
 
     def with_level(self, name: LevelName, values: LevelValues | None) -> "Levels":
         """Return the levels with one changed, or removed (`None`).
         Raises BadSetting, naming the level, if any level below would not resolve. Nothing is changed then."""
-        changed = {known: kept for known, kept in self._values.items() if known != name}
-        if values is not None:
-            changed[name] = values
-        after = Levels(changed)
-        below = [] if name.source else [known for known in changed if name.covers(known)]
-        after._resolved = {at: found for at, found in self._resolved.items() if not name.covers(at)}
-        for at in {name, *below}:
-            try:
-                after.settings(at)
-            except BadSetting as error:
-                raise error if at == name else _elsewhere(error, at) from error
+        return self.with_levels({name: values})
+
+    def with_levels(self, changes: Mapping[LevelName, LevelValues | None]) -> "Levels":
+        """Return the levels with some changed, or removed (`None`), all of them together. Raises as `with_level`."""
+        after = Levels(self._values)
+        after._resolved = dict(self._resolved)
+        after.change(changes)
         return after
+
+    def change(self, changes: Mapping[LevelName, LevelValues | None]) -> None:
+        """Do as `with_levels`, in place. If it raises, these levels are as they were, and the error's `at` is the level
+        that does not resolve."""
+        before = {name: self._values.get(name) for name in changes}
+        touched = self._put(changes)
+        try:
+            for at in touched:
+                self._check(at, changes)
+        except BadSetting:
+            self._put(before)
+            raise
+
+    def _put(self, changes: Mapping[LevelName, LevelValues | None]) -> list[LevelName]:
+        """Change the values, and forget what was resolved from them. Return the levels to check, the widest first."""
+        for name, values in changes.items():
+            if values is None:
+                self._values.pop(name, None)
+            else:
+                self._values[name] = values
+        wide = [name for name in changes if not name.source]
+        known = {*self._values, *self._resolved} if wide else ()
+        touched = {*changes, *(at for at in known if any(name.covers(at) for name in wide))}
+        for at in touched:
+            self._resolved.pop(at, None)
+        return sorted(touched) if wide else list(touched)
+
+    def _check(self, at: LevelName, changes: Mapping[LevelName, LevelValues | None]) -> None:
+        try:
+            self.settings(at)
+        except BadSetting as error:
+            raise UnfitLevel(at, error if at in changes else _elsewhere(error, at)) from error
+
+    def _resolve(self, at: LevelName) -> FetchSettings:
+        """Return what is in force at a level that has values, or at a platform."""
+        if not at.source:
+            return resolve(*self.three(at))
+        return narrowed(self.settings(LevelName(at.platform)), self._values[at])
+
+
+class UnfitLevel(BadSetting):
+    """A change that does not fit: at `at`, what is in force would not resolve."""
+
+    def __init__(self, at: LevelName, error: BadSetting) -> None:
+        super().__init__(error.name, error.value, error.why, error.do)
+        self.at = at
 
 
 def _elsewhere(error: BadSetting, at: LevelName) -> BadSetting:

@@ -7,10 +7,11 @@ refused.
 """
 
 from collections.abc import Iterable, Mapping
+from heapq import heappop, heappush
 from typing import NamedTuple
 
 from actors.fetch.rules.settings import LevelValues, parse_level
-from actors.fetch.settings_levels import LevelName, Levels, UnknownLevel, level_of_key
+from actors.fetch.settings_levels import LevelName, Levels, UnfitLevel, UnknownLevel, level_of_key
 from actors.runtime.rules.setting_values import BadSetting
 
 
@@ -32,45 +33,65 @@ class InForce(NamedTuple):
 
 def newest_together(newest: Iterable[Kept]) -> InForce | None:
     """Return what is in force if the newest values of all levels fit together, else None."""
-    values: dict[LevelName, LevelValues] = {}
     newest = list(newest)
+    levels = changed_together(Levels(), newest)
+    return None if levels is None else InForce(levels, {kept.key: kept.revision for kept in newest}, {})
+
+
+def changed_together(levels: Levels, changed: Iterable[Kept]) -> Levels | None:
+    """Return the levels in force after changes, if all of `levels` are the newest and fit together with the changed
+    ones, else None."""
     try:
-        for kept in newest:
-            if kept.text is not None:
-                name = level_of_key(kept.key)
-                values[name] = parse_level(kept.text, name.level)
-        levels = Levels(values)
-        for name in values:
-            levels.settings(name)
+        return levels.with_levels(dict(_level_of(kept) for kept in changed))
     except (BadSetting, UnknownLevel):
         return None
-    return InForce(levels, {kept.key: kept.revision for kept in newest}, {})
+
+
+def _level_of(kept: Kept) -> tuple[LevelName, LevelValues | None]:
+    """Raises BadSetting, UnknownLevel."""
+    name = level_of_key(kept.key)
+    return name, None if kept.text is None else parse_level(kept.text, name.level)
 
 
 def replayed(kept: Iterable[Kept]) -> InForce:
     """Return what is in force after all kept values were applied in the order of their revisions."""
     levels, newest = Levels(), dict[str, int]()
-    waiting: dict[str, Kept] = {}
-    refused: dict[str, str] = {}
+    waiting: dict[str, _Waiting] = {}
     for each in sorted(kept):
         newest[each.key] = 0 if each.text is None else each.revision
-        waiting[each.key] = each
-        levels = _settled(levels, waiting, refused)
-    return InForce(levels, newest, {key: refused[key] for key in waiting})
+        waiting.pop(each.key, None)
+        _apply(levels, each, waiting)
+    return InForce(levels, newest, {key: found.why for key, found in waiting.items()})
 
 
-def _settled(levels: Levels, waiting: dict[str, Kept], refused: dict[str, str]) -> Levels:
-    """Return the levels with all fitting ones of `waiting` applied. Write into `refused` why the rest does not fit."""
-    is_moving = True
-    while is_moving:
-        is_moving = False
-        for key, each in sorted(waiting.items(), key=lambda item: item[1].revision):
+class _Waiting(NamedTuple):
+    """A value that does not fit, why, and the level where it does not. `None`: it fits nowhere."""
+
+    kept: Kept
+    why: str
+    at: LevelName | None
+
+
+def _apply(levels: Levels, first: Kept, waiting: dict[str, _Waiting]) -> None:
+    """Apply a value, and then those that wait and fit now: by their revisions, over and over until none fits any more.
+    A value that does not fit at a level can fit only after that level, or a wider one, has changed."""
+    this_time = [first]
+    while this_time:
+        next_time: list[Kept] = []
+        while this_time:
+            kept = heappop(this_time)
             try:
-                name = level_of_key(key)
-                levels = levels.with_level(name, None if each.text is None else parse_level(each.text, name.level))
+                name, values = _level_of(kept)
+                levels.change({name: values})
             except (BadSetting, UnknownLevel) as error:
-                refused[key] = str(error)
-            else:
-                del waiting[key]
-                is_moving = True
-    return levels
+                waiting[kept.key] = _Waiting(kept, str(error), error.at if isinstance(error, UnfitLevel) else None)
+                continue
+            waiting.pop(kept.key, None)
+            for found in waiting.values():
+                if found.at is None or not name.covers(found.at):
+                    continue
+                if found.kept.revision > kept.revision and found.kept not in this_time:
+                    heappush(this_time, found.kept)
+                elif found.kept.revision < kept.revision and found.kept not in next_time:
+                    heappush(next_time, found.kept)
+        this_time = next_time

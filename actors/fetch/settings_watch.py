@@ -9,25 +9,31 @@ The last good one stays in force, and a log line and an event report the error. 
 what is stored, never from what this node saw before (`settings_replay`). So nodes that were there and nodes that start
 later have the same settings.
 
+A change of sources' own levels, which is the common one, costs only these sources. Everything else is computed from all
+levels, in a thread if there are many, so that the loop goes on.
+
 A change is in force within `GAP_S` of its arrival. Changes that come faster are applied together, so a flapping key
 costs a few recomputations a second. Open slices keep the windows that they were cut with: a window is never computed
 from settings again. Repeats and re-reads after a reconnect bring known revisions and change nothing.
 """
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
 
 import anyio
+from anyio import to_thread
 from anyio.abc import TaskStatus
 from msgspec import Struct
 
 from actors.fetch.rules.settings import FetchSettings
 from actors.fetch.settings_history import History
-from actors.fetch.settings_levels import LevelName, Levels
-from actors.fetch.settings_replay import InForce, Kept, newest_together, replayed
+from actors.fetch.settings_levels import PREFIX, LevelName, Levels
+from actors.fetch.settings_replay import InForce, Kept, changed_together, newest_together, replayed
 from actors.fetch.sources import SourceKey, source_of
 from actors.runtime.live import Live
 from actors.runtime.logs import fields
+from actors.runtime.pieces import in_pieces
 from streams.bucket import Bucket
 from streams.clock import Clock
 from streams.entries import Entry
@@ -35,9 +41,13 @@ from streams.fetch_messages import FetchEvent, SettingsRefused
 
 log = logging.getLogger(__name__)
 
+R = TypeVar("R")
+
 GAP_S = 0.25
 """The least time between two recomputations: four a second, and a change is in force well within one."""
 
+MANY = 500
+"""Levels that are computed in a thread."""
 
 MOST_NAMED = 20
 """How many keys one log line names."""
@@ -68,7 +78,7 @@ class LiveSettings:
         self._history = history
         self._tell = tell
         self._levels = Levels()
-        self._judged: Mapping[str, int] = {}
+        self._judged: dict[str, int] = {}
         self._waiting: set[str] = set()
         self._refused: dict[str, RefusedLevel] = {}
         self._known: dict[SourceKey, FetchSettings] = {}
@@ -142,21 +152,47 @@ class LiveSettings:
         """Compute what is in force, and report the changes."""
         self._wake = anyio.Event()
         changed = sorted(self._waiting)
-        found = await self._in_force()
-        self._levels, self._judged = found.levels, found.newest
-        self._waiting.difference_update(changed)
-        accepted = [key for key in changed if key not in found.refused]
+        levels = self._with_own(changed)
+        if is_own := levels is not None:
+            for key in changed:
+                self._judge(key)
+            refused: Mapping[str, str] = {}
+        else:
+            found = await self._in_force()
+            levels, self._judged, refused = found.levels, dict(found.newest), found.refused
+        self._levels = levels
+        self._waiting = {key for key in self._waiting if self._live.revision(key) != self._judged.get(key, 0)}
+        accepted = [key for key in changed if key not in refused]
         if accepted:
             log.info("settings.changed", extra=fields(count=len(accepted), keys=accepted[:MOST_NAMED]))
         before = self._refused
-        self._refused = {key: RefusedLevel(key, found.newest[key], why) for key, why in found.refused.items()}
+        self._refused = {key: RefusedLevel(key, self._judged[key], why) for key, why in refused.items()}
         for key, refusal in self._refused.items():
             if key not in before or before[key].revision != refusal.revision:
                 self._refuse(refusal)
-        self._notify()
+        await self._notify(changed if is_own else None)
+
+    def _with_own(self, changed: Sequence[str]) -> Levels | None:
+        """Return the levels after changes of sources' own levels alone. `None`: all levels have to be looked at,
+        because a wider one changed, or one is not in force, or one of these does not fit."""
+        if self._refused or not self._judged or any(key.count(".") != 2 for key in changed):
+            return None
+        entries = ((key, self._live.get(key)) for key in changed)
+        return changed_together(
+            self._levels, [Kept(0, key, None if entry is None else entry.raw) for key, entry in entries]
+        )
+
+    def _judge(self, key: str) -> None:
+        revision = self._live.revision(key)
+        if revision:
+            self._judged[key] = revision
+        else:
+            self._judged.pop(key, None)
 
     async def _in_force(self) -> InForce:
-        return newest_together(self.newest()) or replayed(await self._history())
+        newest = self.newest()
+        found = await _computed(newest_together, newest)
+        return found if found is not None else await _computed(replayed, await self._history())
 
     def _refuse(self, refusal: RefusedLevel) -> None:
         """Report why a level is refused."""
@@ -164,13 +200,25 @@ class LiveSettings:
         log.warning("settings.refused", extra=fields(key=key, revision=revision, reason=reason))
         self._tell(SettingsRefused(key=key, revision=revision, at_ms=self._clock.now_ms(), reason=reason))
 
-    def _notify(self) -> None:
-        for source, before in list(self._known.items()):
-            after = self._levels.settings(LevelName(source.platform, source.source))
-            self._known[source] = after
+    async def _notify(self, own: Sequence[str] | None) -> None:
+        """Call the listeners for the sources whose settings have changed. `current` returns the new ones already.
+        `own`: the keys of sources' own levels, if nothing else can have changed."""
+        known = self._known
+        if own is None:
+            self._known = {}
+        else:
+            sources = [source_of(key.removeprefix(f"{PREFIX}.")) for key in own]
+            known = {source: known.pop(source) for source in sources if source in known}
+        async for source, before in in_pieces(known.items()):
+            after = self.current(source.platform, source.source)
             if after is not before and after != before:
                 for listener in self._listeners:
                     listener(source)
+
+
+async def _computed(compute: Callable[[list[Kept]], R], values: list[Kept]) -> R:
+    """Compute from values in this thread if they are few, else in another one."""
+    return compute(values) if len(values) < MANY else await to_thread.run_sync(compute, values)
 
 
 class SourceBounds:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import NamedTuple
 
+import anyio
 from anyio.abc import TaskStatus
 from msgspec import structs
 
@@ -28,6 +29,7 @@ from actors.fetch.settings_watch import LiveSettings
 from actors.fetch.sources import SourceKey, Sources, UnknownSource, UnusableSource
 from actors.runtime.failpoints import reach
 from actors.runtime.membership import Members
+from actors.runtime.pieces import in_pieces
 from actors.runtime.tending import AGAIN_MS, Failures, Tending, tended_by
 from platforms.adapter import Declaration
 from platforms.bounds import Bounds
@@ -139,18 +141,21 @@ class SliceAllocator:
         self._tending = Tending(clock, failures, at_once=AT_ONCE)
         self._is_ours = tended_by(members, ROLE)
         self._offered: dict[SourceKey, LastOffer] = {}
+        self._members_changed = anyio.Event()
         # Here and not in `run`, because the supervisor may call `run` again.
         ledgers.on_change(self.look_soon)
         sources.on_change(self.look_soon)
         settings.on_change(self.look_soon)
-        members.on_change(self._look_at_all)
+        members.on_change(self._look_at_all_soon)
 
     async def run(self, *, task_status: TaskStatus[None]) -> None:
         """Tend sources for ever."""
         self._tending.clear()
-        self._look_at_all()
-        task_status.started()
-        await self._tending.run(self._look)
+        self._look_at_all_soon()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._follow_members)
+            task_status.started()
+            await self._tending.run(self._look)
 
     def look_soon(self, source: SourceKey) -> None:
         """Look at a source as soon as the look under way is over, if this node tends it or did."""
@@ -161,10 +166,17 @@ class SliceAllocator:
         """Return the sources that this node tends now."""
         return [source for source in self._sources.known() if self._tends(source)]
 
-    def _look_at_all(self) -> None:
-        """Look at each source that this node tends now or did before."""
-        for source in {*self._sources.known(), *self._offered}:
-            self.look_soon(source)
+    def _look_at_all_soon(self) -> None:
+        self._members_changed.set()
+
+    async def _follow_members(self) -> None:
+        """When nodes came or went, look at each source that this node tends now or did before. A source whose turn has
+        not come may be tended by two nodes for a moment: compare-and-set decides."""
+        while True:
+            await self._members_changed.wait()
+            self._members_changed = anyio.Event()
+            async for source in in_pieces([*self._sources.known(), *self._offered]):
+                self.look_soon(source)
 
     def _tends(self, source: SourceKey) -> bool:
         return source in self._sources and self._is_ours(str(source))

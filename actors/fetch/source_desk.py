@@ -20,12 +20,14 @@ from actors.fetch.overview import Overview, SliceWorld, SourceWhy, SpentRate, in
 from actors.fetch.rules.ledger import Ledger
 from actors.fetch.rules.settings import FetchSettings
 from actors.fetch.rules.slices import parse_slice_id
-from actors.fetch.settings_desk import Desk, read_stored
+from actors.fetch.settings_desk import Desk, read_levels
 from actors.fetch.settings_levels import LevelName, Levels
 from actors.fetch.slice_why import SliceWhy, slice_why
+from actors.fetch.source_import import Importer, cursor
 from actors.fetch.sources import SourceKey, SourceRecord, UnknownSource
 from actors.fetch.stored import Broken, stored_adapter, stored_ledgers, stored_sources
 from actors.runtime.membership import living
+from actors.runtime.pieces import in_pieces
 from actors.runtime.rate_counts import gather_begun
 from actors.runtime.rules.bounds import nobody_text
 from actors.runtime.rules.placement import serves
@@ -67,6 +69,7 @@ class SourceDesk:
         clock: Clock,
         looks: LookDesk | None = None,
     ) -> None:
+        self.importer = Importer(connection, settings, ledgers, clock)
         self._look_desk = looks
         self._connection = connection
         self._settings = settings
@@ -75,10 +78,11 @@ class SourceDesk:
         self._zone_of = zone_of
         self._clock = clock
 
-    async def overviews(self, pattern: str = ">") -> list[Overview]:
-        """Return the sources whose keys match, each at one look, with what keeps it from being read. Many sources take
-        no more requests than one, but for their adapters and zones."""
-        looks = await self._looks(pattern)
+    async def overviews(self, pattern: str = ">", *, after: str = "", limit: int | None = None) -> list[Overview]:
+        """Return the sources whose keys match, each at one look, by name, with what keeps it from being read. Many
+        sources take no more requests than one, but for their adapters and zones. `after`: those that follow this
+        source. `limit`: at most so many, `None`: all."""
+        looks = await self._looks(pattern, after=after, limit=limit)
         waiting = [one.key for one in looks if one.shown.state == "running" and one.shown.open]
         worlds = await self._worlds(waiting)
         return [
@@ -141,13 +145,15 @@ class SourceDesk:
         spent = await self._spent_rates(limits, [one.node for one in nodes])
         return {key: world._replace(spent=spent.get(key)) for key, world in worlds.items()}
 
-    async def _looks(self, pattern: str) -> list[_Look]:
+    async def _looks(self, pattern: str, *, after: str = "", limit: int | None = None) -> list[_Look]:
         levels = await self._levels()
         sources = await stored_sources(self._settings.bucket, pattern)
         ledgers = await stored_ledgers(self._ledgers, pattern)
         nodes = [node.node for node in await living(self._nodes) if node.has_role("allocator")]
         declared, found = dict[str, Declaration | None](), list[_Look]()
-        for key in sorted({*sources, *ledgers}):
+        first = cursor(after)
+        names = sorted(key for key in {*sources, *ledgers} if key > first or not after)[:limit]
+        async for key in in_pieces(names):
             record, ledger = sources.get(key), ledgers.get(key)
             settle_ms = await self._settle_ms(levels, key, record, declared)
             now_ms = self._clock.now_ms()
@@ -156,7 +162,7 @@ class SourceDesk:
         return found
 
     async def _levels(self) -> Levels:
-        return (await read_stored(self._settings)).levels
+        return await read_levels(self._settings)
 
     async def _declaration(self, adapter: str) -> Declaration | None:
         """Return what an adapter declares, None if it cannot be used."""

@@ -154,12 +154,21 @@ class Measures:
         self._orders.labels(platform).inc(count)
 
     def source(
-        self, platform: str, source: str, *, lag_ms: int, down_ms: int, slices: int, holes: int, is_parked: bool
+        self,
+        platform: str,
+        source: str,
+        *,
+        lag_ms: Callable[[], int],
+        down_ms: int,
+        slices: int,
+        holes: int,
+        is_parked: bool,
     ) -> None:
-        """Set one source's metrics, as the leading monitor sees them. `slices`: open. `holes`: not accepted."""
+        """Set one source's metrics, as the leading monitor sees them. `lag_ms` is called, from another thread, whenever
+        somebody asks: it grows with time alone. `slices`: open. `holes`: not accepted."""
         names = (platform, source)
         self._known.add(names)
-        self._lag.labels(*names).set(lag_ms / 1000)
+        self._lag.labels(*names).set_function(lambda: lag_ms() / 1000)
         self._down.labels(*names).set(down_ms / 1000)
         self._open.labels(*names).set(slices)
         self._holes.labels(*names).set(holes)

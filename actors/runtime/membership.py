@@ -77,6 +77,9 @@ class NodeRecord(msgspec.Struct, frozen=True, kw_only=True):
     settled: dict[str, int] = {}
     """Up to which revision of each kind of settings this node has given up what they bind to another zone."""
     actors: tuple[ActorState, ...] = ()
+    steady: tuple[str, ...] = ()
+    """The actors that have run without a failure since the start, as ROLE/NAME. `actors` has the others, so that a
+    heartbeat, which all nodes read, is small. `living` returns all of them in `actors`."""
 
     def has_role(self, role: str) -> bool:
         """Return whether the node runs actors of this role. A node that names no roles runs all."""
@@ -342,7 +345,8 @@ class Members:
             versions=now.versions,
             taken=now.taken,
             settled=now.settled,
-            actors=now.actors,
+            actors=tuple(actor for actor in now.actors if not _is_steady(actor)),
+            steady=tuple(f"{actor.role}/{actor.name}" for actor in now.actors if _is_steady(actor)),
             is_leaving=is_leaving,
         )
         ttl_s = 1 if is_leaving else self._ttl_s
@@ -371,8 +375,18 @@ async def living(bucket: Bucket[bytes]) -> list[NodeRecord]:
         with suppress(MalformedMessage):
             record = decode_node(entry.key, entry.value)
             if not record.is_leaving and is_fresh(entry.stored_ms, now_ms):
-                found.append(record)
+                found.append(_with_all_actors(record))
     return found
+
+
+def _is_steady(actor: ActorState) -> bool:
+    return actor.status == "running" and not actor.failures
+
+
+def _with_all_actors(record: NodeRecord) -> NodeRecord:
+    names = (each.partition("/") for each in record.steady)
+    steady = (ActorState(name=name, role=role, status="running", since_ms=record.started_ms) for role, _, name in names)
+    return msgspec.structs.replace(record, actors=(*record.actors, *steady), steady=())
 
 
 def decode_node(key: str, value: bytes) -> NodeRecord:

@@ -7,7 +7,6 @@ looked at again later, alone, and its failure is logged once (`Failures`).
 
 from __future__ import annotations
 
-import functools
 import heapq
 import logging
 from collections.abc import Awaitable, Callable, Collection, Hashable
@@ -18,7 +17,7 @@ import anyio
 from actors.runtime.actor import FATAL
 from actors.runtime.logs import fields
 from actors.runtime.membership import Members
-from actors.runtime.rules.placement import owner
+from actors.runtime.rules.placement import Owners
 from streams.clock import Clock
 
 AGAIN_MS = 1_000
@@ -34,11 +33,16 @@ def tended_by(members: Members, role: str) -> Callable[[str], bool]:
     """Return a function that says whether this node tends a key, among the live nodes of the role. A listener of the
     members that uses this function must be added after it."""
 
-    @functools.lru_cache(65_536)
-    def is_ours(key: str) -> bool:
-        return owner(key, [name for name, node in members.live().items() if node.has_role(role)]) == members.name
+    owners = Owners()
 
-    members.on_change(is_ours.cache_clear)
+    def follow() -> None:
+        owners.become(name for name, node in members.live().items() if node.has_role(role))
+
+    def is_ours(key: str) -> bool:
+        return owners.owner(key) == members.name
+
+    follow()
+    members.on_change(follow)
     return is_ours
 
 

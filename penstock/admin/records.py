@@ -15,7 +15,7 @@ from actors.fetch.ledgers import BrokenLedger, Contended, MissingLedger, open_le
 from actors.fetch.rules.ledger import Ledger
 from actors.fetch.rules.settings import FetchSettings
 from actors.fetch.rules.steering import NotPossible
-from actors.fetch.settings_desk import Desk, read_stored
+from actors.fetch.settings_desk import Desk, read_levels
 from actors.fetch.settings_levels import LevelName, Levels
 from actors.fetch.sources import SourceKey, SourceRecord
 from actors.fetch.stored import Broken, decoded, stored_adapter, stored_ledgers, stored_sources
@@ -60,6 +60,7 @@ class Records:
         self._ledger_bucket = session.bucket("LEDGERS")
         self.clock = clock
         self.source_desk = open_source_desk(session, clock)
+        self.importer = self.source_desk.importer
 
     def now_ms(self) -> int:
         return self.clock.now_ms()
@@ -101,7 +102,7 @@ class Records:
 
     async def levels(self) -> Levels:
         """Return the stored settings, as far as they are in force."""
-        return (await read_stored(self.desk)).levels
+        return await read_levels(self.desk)
 
     async def settings_of(self, source: SourceKey) -> FetchSettings:
         """Return the settings in force for a source."""

@@ -11,28 +11,21 @@ from typing import NamedTuple
 
 import msgspec
 
+from actors.fetch import accounts
 from actors.fetch.sources import SourceKey
-from actors.runtime.secrets import BadReference, is_reference, looks_secret, resolve_values
-from actors.runtime.transport import check_url
 from penstock.errors import UsageError
-from platforms.adapter import Account, Adapter
-from platforms.bounds import Window
+from platforms.adapter import Adapter
 from platforms.declared import declare
-from platforms.errors import BadDeclaration, PlatformError, nearest
-from platforms.lists import lists_of
+from platforms.errors import BadDeclaration
 from platforms.registry import adapter_names
-from platforms.urls import check_base_url
 from streams.errors import MalformedSubject
 from streams.subjects import check_token
 
 __all__ = ["AdapterTable", "check_account", "read_adapter_table", "read_pairs", "read_platform", "read_source"]
 
-LONGEST_VALUE = 2_000
-MOST_VALUES = 64
 LONGEST_FILE = 256 * 1024
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
-_REFERENCE = re.compile(r"env:[A-Za-z_][A-Za-z0-9_]{0,127}|file:/(?!/)[^\x00-\x1f]{1,1000}", re.ASCII)
 
 
 class AdapterTable(NamedTuple):
@@ -108,60 +101,7 @@ def check_account(source: SourceKey | None, adapter: Adapter, account: Mapping[s
     `source` is None for an account that is only tried.
 
     References are checked for their form only: they have to lead somewhere on the nodes, not here."""
-    if len(account) > MOST_VALUES:
-        raise UsageError(f"{source or 'trial'}: {len(account)} account values; at most {MOST_VALUES}")
-    for name, value in account.items():
-        _check_value(name, value)
-    declared = adapter.declaration
-    needs_no_login = declared.granted and all(name in account for name in declared.granted)
-    spared = declared.for_login if needs_no_login else ()
-    missing = [name for name in declared.account if name not in account and name not in spared]
-    if missing:
-        given = nearest(missing[0], account) if account else ""
-        raise UsageError(
-            f"{source or 'trial'}: the adapter {adapter.declaration.name} needs the account value {missing[0]!r}{given}"
-            f"; add --account {missing[0]}=…"
-        )
-    if not any(is_reference(value) for value in account.values()):
-        _try_request(source, adapter, account, now_ms)
-
-
-def _check_value(name: str, value: str) -> None:
-    if not value:
-        raise UsageError(f"--account {name}: is empty; write a value, or leave it out")
-    if len(value) > LONGEST_VALUE or not value.isprintable():
-        raise UsageError(f"--account {name}: use up to {LONGEST_VALUE} printable characters")
-    if is_reference(value):
-        if not _REFERENCE.fullmatch(value):
-            raise UsageError(f"--account {name}: a reference is env:NAME or file:/absolute/path")
-    elif looks_secret(name, value):
-        raise UsageError(
-            f"--account {name}: looks like a secret, and would be stored for all to read; put it where the nodes find "
-            f"it and write {name}=env:NAME or {name}=file:/path"
-        )
-    elif name == "base_url" or "://" in value:
-        _check_address(name, value)
-
-
-def _check_address(name: str, value: str) -> None:
     try:
-        if name == "base_url":
-            check_base_url(f"--account {name}", value)
-        else:
-            check_url(value)
-    except BadDeclaration as error:
+        accounts.check_account(source, adapter, account, now_ms=now_ms)
+    except accounts.BadAccount as error:
         raise UsageError(str(error)) from error
-    except ValueError as error:
-        raise UsageError(f"--account {name}: {error}") from error
-
-
-def _try_request(source: SourceKey | None, adapter: Adapter, account: Mapping[str, str], now_ms: int) -> None:
-    """Have the adapter form a request: it says best what it cannot use."""
-    try:
-        values = resolve_values(account)
-        for each in lists_of(adapter).values():
-            each.request(Window(now_ms - 60_000, now_ms), None, Account("account", values), now_ms)
-    except (PlatformError, BadReference) as error:
-        raise UsageError(
-            f"{source or 'trial'}: the adapter {adapter.declaration.name} cannot use this account: {error}"
-        ) from error

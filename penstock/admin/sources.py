@@ -14,12 +14,13 @@ import msgspec
 from msgspec import Struct
 
 from actors.fetch.rules.ledger import Ledger
-from actors.fetch.settings_desk import change_level
+from actors.fetch.rules.settings import FetchSettings
+from actors.fetch.settings_desk import StoredSettings, change_level, read_stored
 from actors.fetch.settings_levels import LevelName
 from actors.fetch.slice_allocator import lane_name
 from actors.fetch.sources import SourceKey, SourceRecord
 from actors.fetch.stored import Broken
-from actors.runtime.rules.setting_values import start_ms_of
+from actors.runtime.rules.setting_values import BadSetting, start_ms_of
 from penstock.admin.first_request import try_first_request
 from penstock.admin.records import Records
 from penstock.admin.source_door import AdapterTable, check_account
@@ -71,7 +72,8 @@ async def add(records: Records, wanted: Wanted) -> SourceAdded:
     check_account(source, adapter, wanted.account, now_ms=now_ms)
     known, ledger = await records.source(source), await records.ledger(source)
     values = {**wanted.settings, **({"start": wanted.start} if wanted.start and ledger is None else {})}
-    others = await _other_settings(records, source, values)
+    stored = await read_stored(records.desk)
+    others = await _other_settings(records, source, values, stored)
     _check_start(wanted, ledger, now_ms)
     if known is not None:
         _check_same(wanted, known, others)
@@ -83,8 +85,7 @@ async def add(records: Records, wanted: Wanted) -> SourceAdded:
     tried = await try_first_request(adapter, wanted.account, now_ms=now_ms) if wanted.is_tried else []
     if isinstance(wanted.adapter, AdapterTable):
         await _store_adapter(records, wanted.adapter, may_replace=False)
-    revision = await _store_settings(records, source, values)
-    settings = await records.settings_of(source)
+    revision, settings = await _store_settings(records, source, values, stored)
     await ensure_lanes(records, source, settings.place)
     if ledger is not None and wanted.is_paused:
         ledger, _ = await pause(records, source, reason=ADDED_SO)
@@ -208,24 +209,35 @@ async def _check_users(records: Records, adapter: AdapterTable, loaded: Adapter,
         check_account(source, loaded, record.account, now_ms=records.now_ms())
 
 
-async def _other_settings(records: Records, source: SourceKey, values: Mapping[str, object]) -> set[str]:
+async def _other_settings(
+    records: Records, source: SourceKey, values: Mapping[str, object], stored: StoredSettings
+) -> set[str]:
     """Return the settings that the source does not have in just this way. Raises BadSetting for one that is refused."""
     if not values:
         return set()
     level = LevelName(source.platform, source.source)
     trial = await change_level(
-        records.desk, level, values=values, now_ms=records.now_ms(), is_ahead=True, is_trial=True
+        records.desk, level, values=values, now_ms=records.now_ms(), is_ahead=True, is_trial=True, stored=stored
     )
     return {name for name in values if trial.before.get(name) != values[name]}
 
 
-async def _store_settings(records: Records, source: SourceKey, values: Mapping[str, object]) -> int:
-    """Store the source's own level, also an empty one, and return its revision: nodes wait for it before they cut."""
-    level = LevelName(source.platform, source.source)
+async def _store_settings(
+    records: Records, source: SourceKey, values: Mapping[str, object], stored: StoredSettings
+) -> tuple[int, FetchSettings]:
+    """Store the source's own level, also an empty one. Return its revision, for which nodes wait before they cut, and
+    the settings that are in force then."""
+    level, levels = LevelName(source.platform, source.source), stored.levels
     if values:
-        await change_level(records.desk, level, values=values, now_ms=records.now_ms(), is_ahead=True)
+        changed = await change_level(
+            records.desk, level, values=values, now_ms=records.now_ms(), is_ahead=True, stored=stored
+        )
+        try:
+            levels = levels.with_level(level, changed.after)
+        except BadSetting:  # it fits only now that a level of somebody else is in force
+            levels = await records.levels()
     _, revision = await records.settings.update(level.key, lambda entry: (b"{}" if entry is None else None, None))
-    return revision
+    return revision, levels.settings(level)
 
 
 async def _store_record(

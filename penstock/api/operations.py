@@ -10,6 +10,7 @@ from actors.batch.rules.obstacles import BatchWhy
 from actors.fetch.look_desk import LookView
 from actors.fetch.overview import SourceWhy
 from actors.fetch.slice_why import SliceWhy
+from actors.fetch.source_import import Imported
 from actors.flow.desk import FlowDesk, FlowView
 from actors.flow.rates_desk import RateChanged, RatesView
 from actors.flow.rules.obstacles import RowWhy
@@ -312,6 +313,21 @@ OPERATIONS: tuple[Operation, ...] = (
         "PATCH", Q + "/{kind}/{name}", "changeRate", "Change a rate", "admin",
         {200: RateChanged}, http_rates.change, rates.RateChange, problems=(*IN_BODY, 404),
         endpoint=DeskEndpoint("rates", "set", rates.RateSetAsk, nats_rates.set_rate),
+    ),
+    Operation(
+        "GET", "/v1/sources", "listSources", "List the sources, and how far each is read", "read",
+        {200: sources.SourcesShown}, http_sources.list_sources, query=sources.SourcesQuery, problems=(400, 422),
+        endpoint=DeskEndpoint("sources", "list", sources.SourcesQuery, nats_sources.list_sources),
+    ),
+    Operation(
+        "GET", "/v1/sources/export", "exportSources", "List the sources as they are imported", "read",
+        {200: sources.SourceRows}, http_sources.export, query=sources.SourcesQuery, problems=(400, 422),
+        endpoint=DeskEndpoint("sources", "export", sources.SourcesQuery, nats_sources.export),
+    ),
+    Operation(
+        "POST", "/v1/sources", "importSources", "Add many sources, checked whole", "admin",
+        {200: Imported}, http_sources.import_sources, sources.Rows, query=sources.ImportQuery, problems=IN_BODY,
+        endpoint=DeskEndpoint("sources", "import", sources.ImportAsk, nats_sources.import_sources),
     ),
     Operation(
         "GET", "/v1/sources/{platform}/{source}/why", "whySource", "Say why a source, or a slice of it, is not read",

@@ -28,6 +28,12 @@ def add_to(group: typer.Typer) -> None:
 async def _list(
     call: CommandCall,
     platform: Annotated[str, typer.Argument(metavar="[PLATFORM]", help="Only its sources.", show_default=False)] = "",
+    limit: Annotated[
+        int | None, typer.Option("-n", "--limit", metavar="N", min=1, help="At most so many.", show_default=False)
+    ] = None,
+    after: Annotated[
+        str, typer.Option(metavar="PLATFORM/SOURCE", help="Only those that follow this one.", show_default=False)
+    ] = "",
 ) -> None:
     """List the sources: state, how far they are read, what is open or given up on, their nodes, what is in the way."""
     pattern = f"{read_platform(platform)}.*" if platform else ">"
@@ -35,7 +41,7 @@ async def _list(
         from penstock.admin.records import Records
 
         records = Records(session)
-        found = await records.source_desk.overviews(pattern)
+        found = await records.source_desk.overviews(pattern, after=after, limit=limit)
     call.out.table(
         ["source", "adapter", "state", "watermark", "lag", "open", "holes", "backfills", "node", ""],
         [_row(each) for each in found],

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from penstock.admin.source_door import AdapterTable, read_adapter_table, read_pairs, read_source
-from penstock.cli import source_list
+from penstock.cli import source_files, source_list
 from penstock.cli.adapter import read_adapter_file
 from penstock.cli.call import TAKES_TIMES, CommandCall, command
 from penstock.cli.help import Group
@@ -46,6 +46,7 @@ def add_to(app: typer.Typer) -> None:
     command(group, "rewind", context=TAKES_TIMES)(_rewind)
     command(group, "backfill", context=TAKES_TIMES)(_backfill)
     command(group, "look", context=TAKES_TIMES)(_look)
+    source_files.add_to(group)
     command(group, "remove")(_remove)
 
 

@@ -4,9 +4,13 @@ found = await client.sources.why("mall", "s1")
 await client.sources.look("mall", "s1")
 """
 
+from collections.abc import Mapping, Sequence
+
 from actors.fetch.look_desk import LookView
 from actors.fetch.overview import SourceWhy
 from actors.fetch.slice_why import SliceWhy
+from actors.fetch.source_import import Imported, SourceRow
+from penstock.api.forms.sources import SourceRows, SourcesShown
 from penstock.sdk.calls import ServiceClient
 from penstock.sdk.client_forms import decode, encode
 
@@ -19,6 +23,24 @@ class SourceCalls:
 
     def __init__(self, service: ServiceClient) -> None:
         self._service = service
+
+    async def list(self, *, after: str = "", limit: int = 100) -> SourcesShown:
+        """Return a page of sources, each at one look. `after`: the `next` of the page before."""
+        ask = encode({"after": after, "limit": limit})
+        return decode((await self._service.request("list", ask)).payload, SourcesShown)
+
+    async def export(self, *, after: str = "", limit: int = 100) -> SourceRows:
+        """Return a page of sources as `add_many` takes them. `after`: the `next` of the page before."""
+        ask = encode({"after": after, "limit": limit})
+        return decode((await self._service.request("export", ask)).payload, SourceRows)
+
+    async def add_many(
+        self, sources: Sequence[SourceRow | Mapping[str, object]], *, dry_run: bool = False, update: bool = False
+    ) -> Imported:
+        """Add up to 1,000 sources. All are checked before the first is written: if there are `faults`, none is. Those
+        that are there in another form are changed only with `update`."""
+        ask = encode({"sources": list(sources), "dry_run": dry_run, "update": update})
+        return decode((await self._service.request("import", ask)).payload, Imported)
 
     async def why(self, platform: str, source: str) -> SourceWhy:
         """Return why a source is not read."""

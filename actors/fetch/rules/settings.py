@@ -156,6 +156,21 @@ def resolve(default: LevelValues, platform: LevelValues, source: LevelValues) ->
     return msgspec.convert({_field(name): value for name, value in read.items()}, FetchSettings)
 
 
+def narrowed(wider: FetchSettings, values: LevelValues) -> FetchSettings:
+    """Return what `resolve` returns for a level with these values, from what is in force at the level above it. Raises
+    as `resolve` does. Only the rules that the values touch are checked, since the others hold above."""
+    changed: dict[str, object] = {}
+    for name, value in values.items():
+        read, field = _read(name, _setting(name, value), value), _field(name)
+        changed[field] = float(read) if isinstance(read, int) and isinstance(getattr(wider, field), float) else read
+    after = msgspec.structs.replace(wider, **changed)
+    touched = [rule for rule in TOGETHER if any(name in values for name in (*rule[0], rule[1]))]
+    if touched:
+        names = {name for low, high, _, _ in touched for name in (*low, high)}
+        _check_together({name: getattr(after, _field(name)) for name in names})
+    return after
+
+
 def as_level(settings: FetchSettings) -> dict[str, object]:
     """Return `settings` as a level that resolves to them again: what a user would write."""
     return {name: _written(setting, getattr(settings, _field(name))) for name, setting in SETTINGS.items()}

@@ -1,14 +1,33 @@
 """The forms of sources, the same for HTTP, NATS and the Python client."""
 
+from collections.abc import Sequence
 from typing import Annotated
 
-from msgspec import Meta
+from msgspec import Meta, Struct
 
+from actors.fetch.overview import Overview
+from actors.fetch.source_desk import SourceDesk
+from actors.fetch.source_import import SourceRow, page_of
 from penstock.api.forms.reading import RequestForm
 
-__all__ = ["LookAsk", "LookQuery", "SourceWhyAsk", "SourceWhyQuery"]
+__all__ = [
+    "ImportAsk",
+    "ImportQuery",
+    "LookAsk",
+    "LookQuery",
+    "Rows",
+    "SourceRows",
+    "SourceWhyAsk",
+    "SourceWhyQuery",
+    "SourcesQuery",
+    "SourcesShown",
+    "rows_page",
+    "sources_page",
+]
 
 Moment = Annotated[int, Meta(ge=0, le=10**14)]
+MostLines = Annotated[int, Meta(ge=1, le=1_000)]
+Rows = Annotated[list[SourceRow], Meta(max_length=1_000)]
 
 
 class SourceWhyQuery(RequestForm, frozen=True, kw_only=True):
@@ -40,3 +59,55 @@ class LookAsk(RequestForm, frozen=True, kw_only=True):
     source: str
     start_ms: Moment | None = None
     end_ms: Moment | None = None
+
+
+class ImportQuery(RequestForm, frozen=True, kw_only=True):
+    """`dry_run`: check and compare, and write nothing. `update`: change sources that are there in another form."""
+
+    dry_run: bool = False
+    update: bool = False
+
+
+class ImportAsk(RequestForm, frozen=True, kw_only=True):
+    """Add many sources. All are checked before the first is written. The rest as in ImportQuery."""
+
+    sources: Rows
+    dry_run: bool = False
+    update: bool = False
+
+
+class SourcesQuery(RequestForm, frozen=True, kw_only=True):
+    """A page of sources by name. `after`: the `next` of the page before."""
+
+    after: Annotated[str, Meta(max_length=129)] = ""
+    limit: MostLines = 100
+
+
+class SourcesShown(Struct, frozen=True):
+    """A page of sources, each at one look. `next` is the `after` of the following page. The last page has none."""
+
+    sources: list[Overview]
+    next: str = ""
+
+
+class SourceRows(Struct, frozen=True):
+    """A page of sources as they are imported. `next` as in SourcesShown."""
+
+    sources: list[SourceRow]
+    next: str = ""
+
+
+async def sources_page(desk: SourceDesk, asked: SourcesQuery) -> SourcesShown:
+    """Return a page of sources."""
+    found = await desk.overviews(after=asked.after, limit=asked.limit + 1)
+    return SourcesShown(found[: asked.limit], _next([each.source for each in found], asked.limit))
+
+
+async def rows_page(desk: SourceDesk, asked: SourcesQuery) -> SourceRows:
+    """Return a page of rows."""
+    found = page_of(await desk.importer.export(), asked.after, asked.limit + 1)
+    return SourceRows(found[: asked.limit], _next([each.source for each in found], asked.limit))
+
+
+def _next(names: Sequence[str], limit: int) -> str:
+    return names[limit - 1] if len(names) > limit else ""

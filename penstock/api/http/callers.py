@@ -82,12 +82,16 @@ class Caller:
         """True if a task is among the token's topics. All tenants share tasks, but each has its own instances."""
         return self._is_whole or task in self._exact or task.startswith(self._starts)
 
+    def may_source(self, source: str) -> bool:
+        """True if a source is among the token's topics: as `platform/source`, or its platform. No source is a
+        tenant's."""
+        platform = source.partition("/")[0]
+        is_named = source in self._exact or platform in self._exact or source.startswith(self._starts)
+        return not self.tenant and (self._is_whole or is_named)
+
     def check_source(self, platform: str, source: str) -> None:
-        """Raise RefusedRequest if a source is not among the token's topics: as `platform/source`, or its platform. No
-        source is a tenant's."""
-        named = f"{platform}/{source}"
-        is_named = named in self._exact or platform in self._exact or named.startswith(self._starts)
-        if self.tenant or not (self._is_whole or is_named):
+        """Raise RefusedRequest if the caller may not use a source."""
+        if not self.may_source(f"{platform}/{source}"):
             raise _forbidden()
 
     def inner_id(self, instance_id: str) -> str:

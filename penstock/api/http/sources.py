@@ -1,22 +1,35 @@
 """Sources over HTTP. They are the operator's: a tenant's token cannot see them. `look` is the hook by which a platform,
 or a program of your own, says that there is something new."""
 
+import msgspec
+from msgspec.structs import replace
+
 from actors.fetch.ledgers import MissingLedger
 from actors.fetch.rules.looks import BadLook
 from actors.fetch.rules.slices import MalformedSliceId
 from actors.fetch.sources import UnknownSource, UnusableSource
-from penstock.api.forms.sources import LookQuery, SourceWhyQuery
-from penstock.api.http.calls import GatewayState, HttpAnswer, HttpCall, query_of
+from penstock.api.forms.sources import (
+    ImportQuery,
+    LookQuery,
+    Rows,
+    SourcesQuery,
+    SourceWhyQuery,
+    rows_page,
+    sources_page,
+)
+from penstock.api.http.calls import GatewayState, HttpAnswer, HttpCall, decoded, query_of
+from penstock.api.http.jobs import audit
 from penstock.api.http.problems import refused
 from streams.errors import MalformedSubject
+
+_rows = msgspec.json.Decoder(Rows).decode
 
 
 async def why(shared: GatewayState, call: HttpCall) -> HttpAnswer:
     """Tell why a source, or a slice of it, is not read."""
     slice_id = query_of(SourceWhyQuery, call.query).slice
     platform, source = call.value("platform"), call.value("source")
-    if call.caller.tenant:
-        raise refused(403, "forbidden", "sources are the operator's")
+    _check_operator(call)
     with shared.load.work("other", call.caller.key):
         try:
             if slice_id:
@@ -28,6 +41,43 @@ async def why(shared: GatewayState, call: HttpCall) -> HttpAnswer:
             raise refused(422, "bad", str(error), what="slice", value=slice_id) from error
         except MalformedSubject as error:
             raise refused(422, "bad", str(error), what="source", value=f"{platform}/{source}") from error
+
+
+async def list_sources(shared: GatewayState, call: HttpCall) -> HttpAnswer:
+    """List the sources, a page at a time. A page leaves out those that are not the token's."""
+    asked = query_of(SourcesQuery, call.query)
+    _check_operator(call)
+    with shared.load.work("other", call.caller.key):
+        page = await sources_page(shared.sources, asked)
+    seen = [each for each in page.sources if call.caller.may_source(each.source)]
+    return HttpAnswer(replace(page, sources=seen))
+
+
+async def export(shared: GatewayState, call: HttpCall) -> HttpAnswer:
+    """List the sources as they are imported, a page at a time."""
+    asked = query_of(SourcesQuery, call.query)
+    _check_operator(call)
+    with shared.load.work("other", call.caller.key):
+        page = await rows_page(shared.sources, asked)
+    seen = [each for each in page.sources if call.caller.may_source(each.source)]
+    return HttpAnswer(replace(page, sources=seen))
+
+
+async def import_sources(shared: GatewayState, call: HttpCall) -> HttpAnswer:
+    """Add many sources. If one row cannot be taken, none is written."""
+    asked, rows = query_of(ImportQuery, call.query), decoded(_rows, call.body)
+    for row in rows:
+        call.caller.check_source(*row.source.partition("/")[::2])
+    with shared.load.work("other", call.caller.key):
+        done = await shared.sources.importer.run(rows, is_trial=asked.dry_run, is_updating=asked.update)
+    if not done.is_trial:
+        audit(call, "sources.imported", added=done.added, changed=done.changed)
+    return HttpAnswer(done)
+
+
+def _check_operator(call: HttpCall) -> None:
+    if call.caller.tenant:
+        raise refused(403, "forbidden", "sources are the operator's")
 
 
 async def look(shared: GatewayState, call: HttpCall) -> HttpAnswer:

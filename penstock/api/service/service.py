@@ -58,7 +58,9 @@ SERVICES: dict[Engine, _Facts] = {
     ),
     "flow": _Facts("penstock-flow", "flows: look, set, steer, in JSON", 256, "list show set pause resume run why"),
     "rates": _Facts("penstock-rates", "rates: look, set, in JSON", 256, "list show set"),
-    "sources": _Facts("penstock-sources", "sources: why they are not read, and look now, in JSON", 64, "why look"),
+    "sources": _Facts(
+        "penstock-sources", "sources: why they are not read, and look now, in JSON", 64, "list export import why look"
+    ),
     "zones": _Facts(
         "penstock-zones",
         "zones and the shard map: look, plan, change, in JSON",

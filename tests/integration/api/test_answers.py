@@ -671,6 +671,35 @@ async def test_sources(asker: Recorder, node: BatchNode) -> None:
         assert (await calls.why_slice("mall", "s1", "t1-60000-90000")).code == "hole"
         with pytest.raises(NotAccepted, match="no source mall/s4"):
             await calls.why("mall", "s4")
+    account = {"base_url": "http://127.0.0.1:9", "shop": "s1"}
+    rows = [
+        {"source": f"zoo/s{n}", "adapter": "mall", "account": account, "start": "-1d", "paused": True} for n in (1, 2)
+    ]
+    many = json.dumps(rows)
+    await http("POST", "/v1/sources?dry_run=true", many)
+    await http("POST", "/v1/sources", json.dumps([*rows, {**rows[0], "adapter": "mal"}]))
+    for body in (many, many, json.dumps([{**rows[0], "settings": {"retries": 7}}]), "[{}]", "{}", "[", ""):
+        await http("POST", "/v1/sources", body)
+    await http("POST", "/v1/sources?update=true", json.dumps([{**rows[0], "settings": {"retries": 7}}]))
+    await http("POST", "/v1/sources", many, token="tenant")
+    await http("POST", "/v1/sources", many, token="hook")
+    for query in ("after=zoo", "after=zoo&limit=1", "after=zoo/s1", "limit=0", "what=1"):
+        await http("GET", f"/v1/sources/export?{query}")
+    for path in ("/v1/sources", "/v1/sources/export"):
+        await http("GET", path, token="tenant")
+    sources = partial(asker.service, "sources")
+    await sources("import", json.dumps({"sources": rows}))
+    await sources("export", '{"after": "zoo/s1"}')
+    for name in ("import", "export", "list"):
+        await sources(name, '{"what": 1}')
+    async with node.connected() as link:
+        calls = SourceCalls(ServiceClient(link, "sources", 30.0))
+        shown = await calls.list(after="zoo", limit=1)
+        assert ([each.source for each in shown.sources], shown.next) == (["zoo/s1"], "zoo/s1")
+        assert [each.source for each in (await calls.list(after=shown.next)).sources] == ["zoo/s2"]
+        (row,) = (await calls.export(after="zoo", limit=1)).sources
+        assert (row.source, row.settings, row.paused) == ("zoo/s1", {"retries": 7}, True)
+        assert (await calls.add_many([row, rows[1]])).same == 2
     await asker.about("penstock-sources")
     check("sources_http", asker.text)
 

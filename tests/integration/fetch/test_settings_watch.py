@@ -1,6 +1,7 @@
 """All nodes follow the settings within a second, and a bad one changes nothing but what people are told."""
 
 import json
+import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
@@ -13,6 +14,7 @@ import pytest
 from actors.fetch import settings_watch
 from actors.fetch.settings_history import kept_values
 from actors.fetch.settings_levels import DEFAULT, LevelName
+from actors.fetch.settings_replay import InForce, Kept, newest_together
 from actors.fetch.settings_watch import LiveSettings
 from actors.fetch.sources import SourceKey
 from streams.bucket import Bucket
@@ -302,4 +304,40 @@ async def test_a_thousand_sources_with_settings_of_their_own_stay_cheap(
         assert a.live.current("mall", "s77").retries == 77
         await a.set(DEFAULT, settle="45s")
         await a.until(lambda: a.live.current("mall", "s77").settle_ms == 45_000)
+        tasks.cancel_scope.cancel()
+
+
+async def test_a_change_of_a_source_costs_that_source_and_a_wider_one_is_computed_beside_the_loop(
+    server: EmbeddedServer, ready: Namespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And a source that is refused, and mended, has all looked at again."""
+    monkeypatch.setattr(settings_watch, "MANY", 2)
+    computed: list[int] = []
+
+    def counted(newest: list[Kept]) -> InForce | None:
+        computed.append(threading.get_ident())
+        return newest_together(newest)
+
+    monkeypatch.setattr(settings_watch, "newest_together", counted)
+    async with follower(server, ready) as a, anyio.create_task_group() as tasks:
+        for shop in ("one", "two", "three"):
+            await a.set(LevelName("mall", shop), retries=1)
+        await tasks.start(a.live.run)
+        two = a.live.current("mall", "two")
+        await a.until_retries(1)
+        await a.set(ONE, retries=2)
+        await a.until_retries(2)
+        await a.bucket.delete(ONE.key)
+        await a.until_retries(5)
+        assert (len(computed), a.live.current("mall", "two") is two) == (1, True)
+        assert a.changes == [SourceKey("mall", "one")] * 3
+        assert a.live.revisions().keys() == {"fetch.mall.two", "fetch.mall.three"}
+        await a.set(MALL, overlap_before="30s")
+        await a.until(lambda: a.live.current("mall", "two").overlap_before_ms == 30_000)
+        await a.set(ONE, slice="5s")
+        await a.until(lambda: a.refused == [ONE.key])
+        await a.set(ONE, slice="5m")
+        await a.until(lambda: a.live.current("mall", "one").slice_ms == 300_000)
+        assert len(computed) >= 4
+        assert threading.get_ident() not in computed
         tasks.cancel_scope.cancel()

@@ -49,6 +49,8 @@ sources resume a/b
 sources rewind a/b -1d
 sources backfill a/b -2d -1d
 sources look a/b --from -1h
+sources import /dev/null --form csv
+sources export
 sources remove a/b --yes
 settings set mall retries=3
 settings get mall

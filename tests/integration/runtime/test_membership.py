@@ -12,6 +12,7 @@ import pytest
 from actors.runtime.membership import TTL_S as TTL_S_OF_ALL
 from actors.runtime.membership import Members, NameTaken, NodeRecord, Status, decode_node, living
 from actors.runtime.store_notices import turn_of
+from actors.runtime.supervisor import ActorState
 from streams.bucket import Bucket
 from streams.clock import SYSTEM
 from streams.connection import Connection, connect
@@ -190,14 +191,19 @@ async def test_the_record_tells_load_and_platforms_and_is_gone_after_the_end(
 ) -> None:
     async with node(server, ready, "a") as a, anyio.create_task_group() as tasks:
         await tasks.start(a.members.run)
-        a.status = Status(load=0.5, platforms=("mall",))
+        well = ActorState(name="x", role="r", status="running", since_ms=1)
+        troubled = ActorState(name="y", role="", status="parked", since_ms=6, failures=2, last_error="so")
+        a.status = Status(load=0.5, platforms=("mall",), actors=(well, troubled))
         a.members.beat_soon()
         with anyio.fail_after(20):
             async with a.bucket.watch("a") as changes:
                 async for change in changes:
                     entry = getattr(change, "entry", None)
                     if entry is not None and msgspec.json.decode(entry.value)["load"] == 0.5:
+                        stored = msgspec.json.decode(entry.value)
                         break
+        assert ([each["name"] for each in stored["actors"]], stored["steady"]) == (["y"], ["r/x"])
+        assert [record.actors for record in await living(a.bucket)] == [(troubled, well)]
         tasks.cancel_scope.cancel()
     async with node(server, ready, "b") as b:
         with anyio.fail_after(20):

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from actors.fetch.hole_notices import unreported
-from actors.fetch.monitor import hole_dead_letter, lag_ms, overdue
-from actors.fetch.rules.ledger import Hole, Ledger, OpenSlice
+from actors.fetch.monitor import hole_dead_letter, lag_ms, overdue, quiet_until_ms
+from actors.fetch.rules.ledger import Hole, Ledger, OpenSlice, Outage
 from actors.fetch.rules.settings import FetchSettings
 from actors.fetch.sources import SourceKey
 from actors.runtime.alerts import AGAIN
@@ -31,6 +31,31 @@ def test_the_lag_counts_from_what_could_be_read_by_now() -> None:
     ledger = Ledger(0, 1_000_000, 400_000)
     assert lag_ms(ledger, SETTINGS, 1_030_000) == 600_000
     assert lag_ms(ledger, SETTINGS, 0) == 0
+
+
+QUIET = Ledger(0, 60_000, 60_000)
+HELD = OpenSlice("t", 1, 60_000, 120_000, fence=1, holder="n1", taken_ms=70_000)
+
+
+def test_a_source_is_left_out_until_time_alone_makes_it_overdue_or_lagging() -> None:
+    lagging_ms = 60_000 + SETTINGS.settle_ms + SETTINGS.lag_alarm_ms
+    assert quiet_until_ms(QUIET, SETTINGS) == lagging_ms
+    assert lag_ms(QUIET, SETTINGS, lagging_ms) == SETTINGS.lag_alarm_ms
+    taken = replace(QUIET, open=(HELD,))
+    assert quiet_until_ms(taken, SETTINGS) == 250_000
+    assert [overdue(taken, SETTINGS, at_ms) for at_ms in (249_999, 250_000)] == [False, True]
+    assert quiet_until_ms(replace(QUIET, open=(replace(HELD, fence=0),)), SETTINGS) == lagging_ms
+    assert quiet_until_ms(replace(QUIET, state="paused"), SETTINGS) > 10**13
+
+
+def test_a_source_with_something_to_report_is_looked_at_each_time() -> None:
+    for troubled in (
+        replace(QUIET, state="parked"),
+        replace(QUIET, outage=Outage(1, reason="503")),
+        replace(QUIET, holes=(HOLE,)),
+        replace(QUIET, owes_end=True),
+    ):
+        assert quiet_until_ms(troubled, SETTINGS) == 0
 
 
 def test_holes_are_told_once() -> None:

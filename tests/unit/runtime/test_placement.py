@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.runtime.rules.placement import owner, ranking, serves
+from actors.runtime.rules import placement
+from actors.runtime.rules.placement import Owners, owner, ranking, serves
 
 NODES = st.lists(st.text("abcdefgh0123-", min_size=1, max_size=8), min_size=1, max_size=8, unique=True)
 KEYS = [f"mall.shop{i}" for i in range(200)]
@@ -51,3 +52,39 @@ def test_the_owner_is_the_same_in_every_release() -> None:
 )
 def test_a_pin_names_a_label_or_a_node(pin: str, expected: bool) -> None:
     assert serves(["cn", "disk"], "node-1", pin) is expected
+
+
+@given(st.lists(st.tuples(st.sets(st.sampled_from("abcdefgh")), st.sets(st.sampled_from(KEYS[:9]))), max_size=12))
+def test_owners_that_are_remembered_are_those_of_the_nodes_now(course: list[tuple[set[str], set[str]]]) -> None:
+    owners = Owners()
+    for nodes, asked in course:
+        owners.become(nodes)
+        assert {key: owners.owner(key) for key in asked} == {key: owner(key, nodes) for key in asked}
+
+
+def test_a_node_that_comes_or_goes_costs_a_few_scores_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    nodes, owners, scored = {f"n{i}" for i in range(100)}, Owners(), [0]
+    score = placement.score
+
+    def counted(key: str, node: str) -> int:
+        scored[0] += 1
+        return score(key, node)
+
+    owners.become(nodes)
+    for key in KEYS:
+        owners.owner(key)
+    monkeypatch.setattr(placement, "score", counted)
+    for after in (nodes | {"new"}, nodes):
+        owners.become(after)
+        scored[0] = 0
+        for key in KEYS:
+            owners.owner(key)
+        assert scored[0] <= 5 * len(KEYS)
+
+
+def test_the_memory_of_owners_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(placement, "MOST_KEYS", 10)
+    owners = Owners()
+    owners.become(["a", "b"])
+    assert [owners.owner(key) for key in KEYS] == [owner(key, ["a", "b"]) for key in KEYS]
+    assert len(owners._known) <= 10

@@ -1,0 +1,393 @@
+"""Many sources at once: rows are checked whole, compared with what is stored, and then written.
+
+In: rows. Out: what was added and changed, what differs, and each fault with its row and field. State: none of its own.
+With a fault nothing is written. Each source is written as a single one is (`penstock/admin/sources.py`): its settings,
+its ledger, and last the record that makes nodes look at it. Rows are written beside each other. A crash in between
+leaves some sources out, and the same rows again go on from there. What is there in the same form is not written again.
+
+When it cannot go on: a source that somebody else changes at the same moment is listed as a fault. The others go on.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import anyio
+import msgspec
+from msgspec import Struct
+
+from actors.fetch.accounts import BadAccount, check_account
+from actors.fetch.ledgers import BrokenLedger, read_ledger
+from actors.fetch.rules import steering
+from actors.fetch.rules.ledger import Ledger, first_ledger
+from actors.fetch.rules.settings import LevelValues, check_level
+from actors.fetch.rules.slices import parse_slice_id
+from actors.fetch.settings_desk import Desk, StoredSettings, read_stored
+from actors.fetch.settings_levels import LevelName, Levels
+from actors.fetch.slice_allocator import lane_name
+from actors.fetch.sources import SourceKey, SourceRecord, source_of
+from actors.fetch.stored import Broken, decoded, stored_adapter
+from actors.runtime.pieces import in_pieces
+from actors.runtime.rules.setting_values import BadSetting, start_ms_of
+from platforms.adapter import Adapter
+from platforms.errors import BadDeclaration
+from streams.bucket import Bucket
+from streams.clock import Clock
+from streams.connection import Connection
+from streams.errors import MalformedMessage, MalformedSubject, RevisionConflict
+from streams.fetch_messages import SliceCompleted, decode_event
+from streams.log import last_entries
+from streams.specs import fetch_consumer
+from streams.subjects import check_token
+from streams.topology import ensure_consumer
+
+AT_ONCE = 128
+EVENTS_AT_ONCE = 500
+ADDED_SO = "it was added so"
+
+Progress = Callable[[int, int], None]
+"""Gets how many of how many sources are written."""
+
+
+class SourceRow(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A source as a file has it. `source`: PLATFORM/SOURCE. `start`: where to begin, such as -90d. `paused`: nothing is
+    read before a person resumes it."""
+
+    source: str
+    adapter: str
+    account: dict[str, str] = {}
+    settings: dict[str, Any] = {}
+    start: str = ""
+    paused: bool = False
+
+
+class RowFault(Struct, frozen=True):
+    """Why a row cannot be taken. `row`: counted from 1. `field`: which of it, such as `account.shop`."""
+
+    row: int
+    field: str
+    problem: str
+
+
+class SourceDifference(Struct, frozen=True):
+    """A source that is there in another form, and the fields that differ."""
+
+    row: int
+    source: str
+    fields: tuple[str, ...]
+
+
+class Imported(Struct, frozen=True, kw_only=True):
+    """What became of rows. `differing`: sources that are there in another form. They are changed only if the caller
+    asks for it. `is_trial`: nothing was written."""
+
+    added: int = 0
+    changed: int = 0
+    same: int = 0
+    differing: list[SourceDifference] = []
+    faults: list[RowFault] = []
+    is_trial: bool = False
+
+
+class _Known(Struct):
+    """What is stored: settings, records with their revisions, ledgers with theirs."""
+
+    settings: StoredSettings
+    records: dict[SourceKey, tuple[SourceRecord | Broken, int]]
+    ledgers: dict[SourceKey, tuple[Ledger | Broken, int]]
+
+
+class _Wanted(Struct, frozen=True):
+    """A row that was checked, and how it differs. `None`: the source is not there."""
+
+    row: int
+    source: SourceKey
+    given: SourceRow
+    differs: tuple[str, ...] | None
+
+
+class Importer:
+    """Imports rows over one connection. It raises StreamError."""
+
+    def __init__(self, connection: Connection, settings: Desk, ledgers: Bucket[bytes], clock: Clock) -> None:
+        self._connection = connection
+        self._settings = settings
+        self._ledgers = ledgers
+        self._clock = clock
+
+    async def run(
+        self,
+        rows: Sequence[SourceRow],
+        *,
+        is_trial: bool = False,
+        is_updating: bool = False,
+        progress: Progress = lambda _done, _of: None,
+        numbers: Sequence[int] = (),
+    ) -> Imported:
+        """Check all rows, and write them if each may be taken. With `is_updating` write those that differ too.
+        `numbers`: those of the rows, if they are not 1, 2, 3."""
+        known = await self._read()
+        numbered = list(zip(numbers or range(1, len(rows) + 1), rows, strict=True))
+        levels = known.settings.levels.with_levels({})
+        wanted, faults = await self._check(numbered, known, levels)
+        new = [each for each in wanted if each.differs is None]
+        other = [each for each in wanted if each.differs]
+        differing = [SourceDifference(each.row, str(each.source), each.differs or ()) for each in other]
+        writing = [*new, *(other if is_updating else ())]
+        is_trial = is_trial or bool(faults)
+        if not is_trial:
+            await self._ensure_lanes(writing, levels)
+            faults = await self._write_all(writing, known, levels, progress)
+        return Imported(
+            added=len(new),
+            changed=len(other) if is_updating else 0,
+            same=sum(each.differs == () for each in wanted),
+            differing=differing,
+            faults=faults,
+            is_trial=is_trial,
+        )
+
+    async def export(self) -> list[SourceRow]:
+        """Return all sources as rows, by name. Records that do not decode are left out."""
+        known = await self._read()
+        return [
+            _row(source, record, known)
+            for source, (record, _) in sorted(known.records.items(), key=lambda found: found[0])
+            if isinstance(record, SourceRecord)
+        ]
+
+    # ---- reading and checking
+
+    async def _read(self) -> _Known:
+        settings = await read_stored(self._settings)
+        records: dict[SourceKey, tuple[SourceRecord | Broken, int]] = {}
+        for entry in await self._settings.bucket.entries("source.>"):
+            records[source_of(entry.key.removeprefix("source."))] = decoded(entry, SourceRecord), entry.revision
+        ledgers: dict[SourceKey, tuple[Ledger | Broken, int]] = {}
+        async for found in in_pieces(await self._ledgers.entries()):
+            source = source_of(found.key)
+            try:
+                ledgers[source] = read_ledger(source, found.raw), found.revision
+            except BrokenLedger as error:
+                ledgers[source] = Broken(found.key, str(error)), found.revision
+        return _Known(settings, records, ledgers)
+
+    async def _check(
+        self, rows: Sequence[tuple[int, SourceRow]], known: _Known, levels: Levels
+    ) -> tuple[list[_Wanted], list[RowFault]]:
+        """Check each row, and apply its settings to `levels`."""
+        adapters: dict[str, Adapter | str] = {}
+        first: dict[SourceKey, int] = {}
+        wanted: list[_Wanted] = []
+        faults: list[RowFault] = []
+        async for number, row in in_pieces(rows):
+            if row.adapter not in adapters:
+                adapters[row.adapter] = await self._adapter(row.adapter)
+            try:
+                source = source_named(row.source)
+                if source in first:
+                    raise BadSourceRow("source", f"{source} is in row {first[source]} already; leave one of them out")
+                first[source] = number
+                differs = self._checked(source, row, adapters[row.adapter], known, levels)
+            except BadSourceRow as error:
+                faults.append(RowFault(number, error.field, str(error)))
+            else:
+                wanted.append(_Wanted(number, source, row, differs))
+        return wanted, faults
+
+    async def _adapter(self, name: str) -> Adapter | str:
+        """Return an adapter, or why there is none."""
+        try:
+            return await stored_adapter(self._settings.bucket, name)
+        except (BadDeclaration, MalformedSubject, msgspec.DecodeError) as error:
+            return str(error)
+
+    def _checked(
+        self, source: SourceKey, row: SourceRow, adapter: Adapter | str, known: _Known, levels: Levels
+    ) -> tuple[str, ...] | None:
+        """Return how the source differs from what is stored, `None` if it is not there. Raises BadSourceRow."""
+        if isinstance(adapter, str):
+            raise BadSourceRow("adapter", adapter)
+        now_ms = self._clock.now_ms()
+        try:
+            check_account(source, adapter, row.account, now_ms=now_ms)
+        except BadAccount as error:
+            raise BadSourceRow(f"account.{error.name}" if error.name else "account", str(error)) from error
+        _check_start(row, now_ms)
+        record, ledger = known.records.get(source), known.ledgers.get(source)
+        if ledger is not None and isinstance(ledger[0], Broken):
+            raise BadSourceRow("source", ledger[0].why)
+        level = LevelName(source.platform, source.source)
+        _check_settings(level, row, levels)
+        if record is None:
+            return None
+        if isinstance(record[0], Broken):
+            raise BadSourceRow("source", f"its stored record does not decode: {record[0].why}; remove the source first")
+        if ledger is None:
+            raise BadSourceRow("source", f"it is there, and its ledger is not: penstock sources rewind {source} TIME")
+        return tuple(_differences(row, record[0], known.settings.levels.values(level)))
+
+    # ---- writing
+
+    async def _ensure_lanes(self, wanted: Sequence[_Wanted], levels: Levels) -> None:
+        """Make the consumers that slices are pulled from, where they are missing."""
+        names = ((each.source.platform, LevelName(each.source.platform, each.source.source)) for each in wanted)
+        for platform, place in sorted({(platform, levels.settings(name).place) for platform, name in names}):
+            for lane in ("tail", "back"):
+                spec = fetch_consumer(self._connection.namespace, platform, lane_name(lane, place))
+                await ensure_consumer(self._connection, spec)
+
+    async def _write_all(
+        self, wanted: Sequence[_Wanted], known: _Known, levels: Levels, progress: Progress
+    ) -> list[RowFault]:
+        epochs = await self._epochs([each.source for each in wanted if each.source not in known.ledgers])
+        faults: list[RowFault] = []
+        left, done = iter(wanted), 0
+
+        async def work() -> None:
+            nonlocal done
+            for each in left:
+                try:
+                    await self._write(each, known, levels, epochs.get(each.source, 1))
+                except RevisionConflict:
+                    problem = f"{each.source} was changed by somebody else just now; import it again"
+                    faults.append(RowFault(each.row, "source", problem))
+                done += 1
+                progress(done, len(wanted))
+
+        async with anyio.create_task_group() as tasks:
+            for _ in range(min(AT_ONCE, len(wanted))):
+                tasks.start_soon(work)
+        return sorted(faults, key=lambda fault: fault.row)
+
+    async def _write(self, each: _Wanted, known: _Known, levels: Levels, epoch: int) -> None:
+        row, source = each.given, each.source
+        record, ledger = known.records.get(source), known.ledgers.get(source)
+        revision = await self._write_settings(each, known.settings, is_first=ledger is None)
+        if ledger is None:
+            start = row.start or levels.settings(LevelName(source.platform, source.source)).start
+            start_ms = start_ms_of(start, self._clock.now_ms())
+            made = msgspec.structs.replace(first_ledger(start_ms), epoch=epoch)
+            made = steering.pause(made, ADDED_SO) if row.paused else made
+            await self._ledgers.create(source.key, msgspec.json.encode(made))
+        elif record is None and row.paused and isinstance(ledger[0], Ledger):
+            paused = steering.pause(ledger[0], ADDED_SO)
+            if paused is not ledger[0]:
+                await self._ledgers.compare_and_set(source.key, msgspec.json.encode(paused), ledger[1])
+        before = record[0] if record is not None and isinstance(record[0], SourceRecord) else None
+        after = SourceRecord(row.adapter, row.account, revision if before is None else before.settings_revision)
+        if after != before:
+            at = 0 if record is None else record[1]
+            await self._settings.bucket.compare_and_set(f"source.{source.key}", msgspec.json.encode(after), at)
+
+    async def _write_settings(self, each: _Wanted, stored: StoredSettings, *, is_first: bool) -> int:
+        """Store the source's own level, also an empty one, and return its revision."""
+        name = LevelName(each.source.platform, each.source.source)
+        before, revision = stored.levels.values(name), stored.revisions.get(name.key, 0)
+        start = {"start": each.given.start} if each.given.start and is_first else {}
+        after = {**before, **each.given.settings, **start}
+        if revision and after == before:
+            return revision
+        return await self._settings.bucket.compare_and_set(name.key, msgspec.json.encode(after), revision)
+
+    async def _epochs(self, sources: Sequence[SourceKey]) -> dict[SourceKey, int]:
+        """Return the first epochs of sources that had a ledger before: later than those that were seen."""
+        namespace, found = self._connection.namespace, dict[SourceKey, int]()
+        for part in _parts(sources, EVENTS_AT_ONCE):
+            subjects = [namespace.event("fetch", "slice_completed", each.platform, each.source) for each in part]
+            entries = await last_entries(self._connection, namespace.stream("EVENTS"), subjects)
+            for source, subject in zip(part, subjects, strict=True):
+                if subject in entries and (epoch := _epoch_of(entries[subject].payload)):
+                    found[source] = epoch + 1
+        return found
+
+
+class BadSourceRow(ValueError):
+    """A row that cannot be taken, and the field that is wrong."""
+
+    def __init__(self, field: str, problem: str) -> None:
+        super().__init__(problem)
+        self.field = field
+
+
+def source_named(text: str) -> SourceKey:
+    """Return the source that PLATFORM/SOURCE names. Raises BadSourceRow."""
+    platform, slash, source = text.partition("/")
+    try:
+        if not slash or platform == "default":
+            raise BadSourceRow(
+                "source", f"{text[:80]!r}: write PLATFORM/SOURCE, as in mall/s1; no platform is called default"
+            )
+        return SourceKey(check_token("platform", platform), check_token("source", source))
+    except MalformedSubject as error:
+        raise BadSourceRow("source", f"{error}; a source is named PLATFORM/SOURCE, as in mall/s1") from error
+
+
+def page_of(rows: Sequence[SourceRow], after: str, limit: int) -> list[SourceRow]:
+    """Return the rows that follow the source `after`, at most `limit`. `rows` are in the order of their sources."""
+    first = bisect_right(rows, cursor(after), key=lambda row: cursor(row.source)) if after else 0
+    return list(rows[first : first + limit])
+
+
+def cursor(source: str) -> SourceKey:
+    """Return where the list of sources goes on after `PLATFORM/SOURCE`."""
+    platform, _, name = source.partition("/")
+    return SourceKey(platform, name)
+
+
+def _check_start(row: SourceRow, now_ms: int) -> None:
+    if not row.start:
+        return
+    try:
+        check_level({"start": row.start}, "source", now_ms=now_ms)
+    except BadSetting as error:
+        raise BadSourceRow("start", str(error)) from error
+
+
+def _check_settings(name: LevelName, row: SourceRow, levels: Levels) -> None:
+    if "start" in row.settings:
+        raise BadSourceRow("settings.start", "where to begin is the field start of the row itself")
+    try:
+        check_level(row.settings, "source")
+        levels.change({name: {**levels.values(name), **row.settings}})
+    except BadSetting as error:
+        raise BadSourceRow(f"settings.{error.name}" if error.name else "settings", str(error)) from error
+
+
+def _differences(row: SourceRow, record: SourceRecord, values: LevelValues) -> Iterator[str]:
+    """Yield the fields of the row that are stored otherwise. Settings that the row does not have stay."""
+    if row.adapter != record.adapter:
+        yield "adapter"
+    for name in sorted({*row.account, *record.account}):
+        if row.account.get(name) != record.account.get(name):
+            yield f"account.{name}"
+    for name in sorted(row.settings):
+        if values.get(name) != row.settings[name]:
+            yield f"settings.{name}"
+
+
+def _row(source: SourceKey, record: SourceRecord, known: _Known) -> SourceRow:
+    values = known.settings.levels.values(LevelName(source.platform, source.source))
+    ledger = known.ledgers.get(source)
+    return SourceRow(
+        source=str(source),
+        adapter=record.adapter,
+        account=dict(record.account),
+        settings={name: value for name, value in values.items() if name != "start"},
+        start=str(values.get("start", "")),
+        paused=ledger is not None and isinstance(ledger[0], Ledger) and ledger[0].state == "paused",
+    )
+
+
+def _epoch_of(payload: bytes) -> int:
+    try:
+        event = decode_event(payload)
+    except MalformedMessage:
+        return 0
+    return parse_slice_id(event.slice_id).epoch if isinstance(event, SliceCompleted) else 0
+
+
+def _parts(sources: Sequence[SourceKey], size: int) -> Iterator[Sequence[SourceKey]]:
+    return (sources[at : at + size] for at in range(0, len(sources), size))
