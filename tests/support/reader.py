@@ -17,6 +17,8 @@ from tests.support.docs import LONG_RUNNING, Block, Page
 
 ELSEWHERE = ("just ", "export ", "nats ", "cp ")
 """Lines that set up the reader's own shell and folder, or need the `nats` command."""
+LOOK_AGAIN_S = 0.5
+"""A command costs a third of a second of a core, which the nodes need."""
 NODE = "--port 4222"
 """What the command of the reader's own node holds."""
 
@@ -77,6 +79,7 @@ class Reader:
             if code == 0:
                 return out
             assert monotonic_s() < give_up_s, f"{text}\n{out}"
+            await anyio.sleep(LOOK_AGAIN_S)
 
     async def see(self, text: str) -> str:
         """Run commands that have to succeed at once."""
