@@ -361,7 +361,8 @@ async def test_an_allocator_that_is_started_again_goes_on(connection: Connection
             await tasks.start(run_actor, allocator)
             await queue.until(4)
             tasks.cancel_scope.cancel()
-        assert len(node.engine.ledgers._live._listeners) == 1
+        await node.engine.monitor.elected.wait()
+        assert len(node.engine.ledgers._live._listeners) == 2  # the allocator's, and that of the monitor that leads
 
 
 async def run_actor(allocator: SliceAllocator, *, task_status: anyio.abc.TaskStatus[None]) -> None:
