@@ -213,7 +213,7 @@ async def test_a_file_too_large_is_refused_before_it_is_sent(node: BatchNode) ->
 async def pieces(link: Connection) -> set[str]:
     """Return of which files there are pieces."""
     bucket = link.namespace.bucket("FILES")
-    answer = await link.api(f"STREAM.INFO.{files_stream(bucket)}", {"subjects_filter": f"$O.{bucket}.C.*"})
+    answer = await link.api(f"STREAM.INFO.{files_stream(bucket)}", {"subjects_filter": f"$O.{bucket}.C.>"})
     return set(answer["state"].get("subjects") or ())
 
 
