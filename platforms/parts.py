@@ -152,11 +152,12 @@ class Part:
         """How many more orders the platform counts than it has listed."""
         return max(0, (self.last_total or 0) - self.counted)
 
-    @property
-    def is_full_of_repeats(self) -> bool:
-        """Return whether one full answer lists an order more than once. A later change of it may have been cut off, and
-        the total of orders does not show that."""
-        return not self.counts_rows and self.pages == 1 and self._page_size > len(self.keys)
+    def may_hide_changes(self, rules: PageRules) -> bool:
+        """Return whether a later change of a listed order may have been cut off from one full answer. A total of orders
+        does not show that: the answer lists an order more than once, or nothing but its size says where it ends."""
+        if self.counts_rows or self.pages != 1:
+            return False
+        return self._page_size > len(self.keys) or (rules.style == "one" and self._page_size >= rules.size)
 
     @property
     def counted(self) -> int:
@@ -245,7 +246,7 @@ def decide(
     if part.is_counting:
         return "done" if is_counted and total == part.first_total else _mend(part, rules, can_split)
     is_full = len(page.rows) + len(page.bad) >= rules.size
-    if part.pages == 1 and is_counted and not (is_full and can_split and part.is_full_of_repeats):
+    if part.pages == 1 and is_counted and not (is_full and can_split and part.may_hide_changes(rules)):
         return "done"
     is_cut_short = total is not None or page.next is not None or page.has_more or is_full
     if at_once and part.pages == 1 and fits_at_once(part, page, total, rules):
@@ -335,7 +336,7 @@ def walk_on(part: Part, page: Page, total: int | None, rules: PageRules, bounds:
         return None
     times = [row.modified_ms for row in page.rows if row.modified_ms is not None]
     is_all = total is not None and total <= part.counted
-    if is_all and len(page.rows) >= rules.size and is_bounded and part.is_full_of_repeats:
+    if is_all and len(page.rows) >= rules.size and is_bounded and part.may_hide_changes(rules):
         is_all = False
     if bounds.lower == "absent" or len(times) < len(page.rows) or is_all:
         return None

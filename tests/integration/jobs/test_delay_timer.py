@@ -10,6 +10,7 @@ import pytest
 from actors.jobs.adds import Stored
 from actors.jobs.rules.due_times import FEW, PARTITIONS
 from actors.jobs.store import JobStore
+from actors.runtime.rules.placement import ranking
 from streams.clock import monotonic_s, now_ms
 from streams.connection import Connection, connect
 from streams.delayed_jobs import DelayedJobs
@@ -255,7 +256,9 @@ async def test_the_next_in_line_fires_for_a_holder_whose_link_is_gone(
             tasks.start_soon(holder)
             await is_up.wait()
             async with running_timer(connection, publisher, name="next") as firer:
-                while not firer.timer.held or len(firer.timer._swept) < PARTITIONS:  # it has those where it is first
+                lines = {n: ranking(f"jobs.timer.{n}", ("holder", "next")) for n in range(PARTITIONS)}
+                own = {n for n, line in lines.items() if line[0] == "next"}
+                while len(firer.timer._swept) < PARTITIONS or firer.timer.held != own:  # it has those where it is first
                     await anyio.lowlevel.checkpoint()
                 held, due_ms = firer.timer.held, now_ms() + 2_000
                 assert len(held) < PARTITIONS

@@ -3,7 +3,7 @@
 from random import Random
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -53,6 +53,7 @@ def reading_of(platform: Changes) -> tuple[Reading, dict[str, int]]:
 
 
 @given(changes, st.integers(2, 9), st.booleans())
+@example([(0, 0), (1, 1), (2, 0)], 2, False)
 def test_of_each_order_the_last_change_is_read(times: list[tuple[int, int]], size: int, counts_rows: bool) -> None:
     """Also if a full answer has every order, and the change that was cut off is a later one of those."""
     listed = changes_of(times)
