@@ -10,9 +10,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import anyio
 import anyio.to_thread
 import msgspec
+from anyio import open_file
 
 from actors.batch.executor.contexts import ItemResult, ReduceContext, SplitContext
 from actors.batch.views import sheet_of
@@ -65,7 +65,7 @@ async def read_sheet(
         raise BadSheet(f"the file {file[:80]!a} is not there; upload it again")
     with tempfile.TemporaryDirectory(prefix="penstock-") as folder:
         path = Path(folder) / "upload"
-        async with await anyio.open_file(path, "wb") as copy:
+        async with await open_file(path, "wb") as copy:
             async for part in files.read(info):
                 await copy.write(part)
         async for rows in parse_sheet(path, name=name or file, sheet=sheet, encoding=encoding):
@@ -195,7 +195,7 @@ async def store_file(files: Files, name: str, path: Path, *, most_bytes: int | N
     """Put a file of this machine into the object store. Raises FileTooLarge."""
 
     async def parts() -> AsyncIterator[bytes]:
-        async with await anyio.open_file(path, "rb") as file:
+        async with await open_file(path, "rb") as file:
             while part := await file.read(1 << 20):
                 yield part
 

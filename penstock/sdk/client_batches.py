@@ -20,6 +20,7 @@ from typing import Unpack
 
 import anyio
 import anyio.to_thread
+from anyio import open_file
 
 from actors.batch.rules.obstacles import BatchWhy
 from actors.batch.rules.refusals import BatchRefused
@@ -207,7 +208,7 @@ class Batches:
 
         async def parts() -> AsyncIterator[bytes]:
             nonlocal sent
-            async with await anyio.open_file(path, "rb") as file:
+            async with await open_file(path, "rb") as file:
                 while part := await file.read(PART):
                     yield part
                     sent += len(part)
@@ -238,7 +239,7 @@ async def _write(target: Path, parts: AsyncIterator[bytes]) -> None:
         raise UsageError(f"{target}: there is no directory {target.parent}; make it first")
     growing = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
     try:
-        async with await anyio.open_file(growing, "xb") as file:
+        async with await open_file(growing, "xb") as file:
             async for part in parts:
                 await file.write(part)
         await anyio.to_thread.run_sync(growing.replace, target)

@@ -30,7 +30,7 @@ async def office(connection: Connection) -> AsyncIterator[Office]:
 
 @pytest.fixture
 async def client(server: EmbeddedServer, office: Office) -> AsyncIterator[Client]:
-    async with penstock.connect(server.url, namespace=office.namespace.name, direct=True, timeout_s=0.5) as opened:
+    async with penstock.connect(server.url, namespace=office.namespace.name, direct=True, timeout_s=2.0) as opened:
         yield opened
 
 
