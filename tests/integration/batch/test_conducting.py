@@ -257,8 +257,8 @@ async def test_a_pointer_to_an_older_fence_begins_nothing(connection: Connection
             subject = namespace.subject("work", "batch", "held", "split", "mine", str(fence))
             await publisher.publish(subject, encode_message(pointer))
             with anyio.fail_after(LONG_S):
-                while (await consumers_pending(connection, stream))[consumer]:
-                    await anyio.lowlevel.checkpoint()
+                while (await consumers_pending(connection, stream))[consumer] or (splits and "splits" not in log):
+                    await anyio.lowlevel.checkpoint()  # the server may count a message a moment after it took it
             assert log.get("splits") == splits
         record = await node.record("mine")
     assert (record.state, record.step_fence) == ("running", 2)
