@@ -26,7 +26,7 @@ from actors.fetch.slice_why import SliceWhy, slice_why
 from actors.fetch.source_import import Importer, cursor
 from actors.fetch.sources import SourceKey, SourceRecord, UnknownSource
 from actors.fetch.stored import Broken, stored_adapter, stored_ledgers, stored_sources
-from actors.runtime.membership import living
+from actors.runtime.membership import NodeRecord, living
 from actors.runtime.pieces import in_pieces
 from actors.runtime.rate_counts import gather_begun
 from actors.runtime.rules.bounds import nobody_text
@@ -46,6 +46,15 @@ ZoneOf = Callable[[str], Awaitable[str | None]]
 
 MOST_RATES = 2_000
 """Rates of one list. With more of them waiting the last sources do not say that theirs is spent."""
+
+
+class _Stored(NamedTuple):
+    """What one request reads once. `declared`: what each adapter declares, None for one that cannot be used."""
+
+    levels: Levels
+    sources: Mapping[SourceKey, SourceRecord | Broken]
+    nodes: Sequence[NodeRecord]
+    declared: dict[str, Declaration | None]
 
 
 class _Look(NamedTuple):
@@ -82,9 +91,10 @@ class SourceDesk:
         """Return the sources whose keys match, each at one look, by name, with what keeps it from being read. Many
         sources take no more requests than one, but for their adapters and zones. `after`: those that follow this
         source. `limit`: at most so many, `None`: all."""
-        looks = await self._looks(pattern, after=after, limit=limit)
+        stored = await self._read(pattern)
+        looks = await self._looks(stored, pattern, after=after, limit=limit)
         waiting = [one.key for one in looks if one.shown.state == "running" and one.shown.open]
-        worlds = await self._worlds(waiting)
+        worlds = await self._worlds(stored, waiting)
         return [
             replace(one.shown, waits=in_the_way(worlds[one.key])[1]) if one.key in worlds else one.shown
             for one in looks
@@ -101,38 +111,42 @@ class SourceDesk:
     async def why(self, platform: str, source: str) -> SourceWhy:
         """Return why a source is not read."""
         key = _named(platform, source)
-        for one in await self._looks(key.key):
-            return source_why(one.shown, await self.slice_world(key))
+        stored = await self._read(key.key)
+        for one in await self._looks(stored, key.key):
+            return source_why(one.shown, (await self._worlds(stored, [key]))[key])
         raise UnknownSource(f"no source {key}; `penstock sources list` shows all")
 
     async def why_slice(self, platform: str, source: str, slice_id: str) -> SliceWhy:
         """Return why a slice of a source is not read. `slice_id`: as in the ledger, such as `t1-60000-90000`."""
         key, piece = _named(platform, source), parse_slice_id(slice_id)
-        for _, shown, ledger in await self._looks(key.key):
+        stored = await self._read(key.key)
+        for _, shown, ledger in await self._looks(stored, key.key):
             if isinstance(ledger, Broken):
                 return SliceWhy(id=f"{key}/{piece.slice_id}", state="broken", code="broken", reason=ledger.why)
             if ledger is not None:
-                return slice_why(shown, ledger, piece, await self.slice_world(key), self._clock.now_ms())
+                world = (await self._worlds(stored, [key]))[key]
+                return slice_why(shown, ledger, piece, world, self._clock.now_ms())
         raise UnknownSource(f"no source {key} with a ledger; `penstock sources list` shows all")
 
     async def slice_world(self, source: SourceKey) -> SliceWorld:
         """Return what is around a source's slices: who may fetch them, and whether the sink takes their orders."""
-        return (await self._worlds([source]))[source]
+        return (await self._worlds(await self._read(source.key), [source]))[source]
 
-    async def _worlds(self, wanted: Sequence[SourceKey]) -> dict[SourceKey, SliceWorld]:
+    async def _read(self, pattern: str) -> _Stored:
+        levels, sources = await read_levels(self._settings), await stored_sources(self._settings.bucket, pattern)
+        return _Stored(levels, sources, await living(self._nodes), {})
+
+    async def _worlds(self, stored: _Stored, wanted: Sequence[SourceKey]) -> dict[SourceKey, SliceWorld]:
         """Return what is around the slices of each of these sources."""
         if not wanted:
             return {}
-        levels, nodes, pending = await self._levels(), await living(self._nodes), await self._before_sinks()
-        records = await stored_sources(self._settings.bucket, wanted[0].key if len(wanted) == 1 else ">")
-        settings = {key: levels.settings(LevelName(key.platform, key.source)) for key in wanted}
+        nodes, pending = stored.nodes, await self._before_sinks()
+        settings = {key: stored.levels.settings(LevelName(key.platform, key.source)) for key in wanted}
         zones = {bound: await self._zone_of(bound) for bound in {each.zone for each in settings.values()} if bound}
-        declared = dict[str, Declaration | None]()
         worlds, limits = dict[SourceKey, SliceWorld](), dict[SourceKey, list[BudgetLimit]]()
         for key, own in settings.items():
-            record = records.get(key)
-            settle_ms = await self._settle_ms(levels, key, record, declared)
-            declaration = declared.get(record.adapter) if isinstance(record, SourceRecord) else None
+            record, settle_ms = stored.sources.get(key), await self._settle_ms(stored, key)
+            declaration = stored.declared.get(record.adapter) if isinstance(record, SourceRecord) else None
             limits[key] = limits_of(key, own, declaration.rate if declaration is not None else ())
             limits[key] += [inflow_of(key, own)] if own.inflow > 0 else []
             able = [one for one in nodes if one.has_role("fetcher") and serves(one.labels, one.node, own.pin)]
@@ -145,24 +159,18 @@ class SourceDesk:
         spent = await self._spent_rates(limits, [one.node for one in nodes])
         return {key: world._replace(spent=spent.get(key)) for key, world in worlds.items()}
 
-    async def _looks(self, pattern: str, *, after: str = "", limit: int | None = None) -> list[_Look]:
-        levels = await self._levels()
-        sources = await stored_sources(self._settings.bucket, pattern)
+    async def _looks(self, stored: _Stored, pattern: str, *, after: str = "", limit: int | None = None) -> list[_Look]:
         ledgers = await stored_ledgers(self._ledgers, pattern)
-        nodes = [node.node for node in await living(self._nodes) if node.has_role("allocator")]
-        declared, found = dict[str, Declaration | None](), list[_Look]()
-        first = cursor(after)
-        names = sorted(key for key in {*sources, *ledgers} if key > first or not after)[:limit]
+        nodes = [node.node for node in stored.nodes if node.has_role("allocator")]
+        first, found = cursor(after), list[_Look]()
+        names = sorted(key for key in {*stored.sources, *ledgers} if key > first or not after)[:limit]
         async for key in in_pieces(names):
-            record, ledger = sources.get(key), ledgers.get(key)
-            settle_ms = await self._settle_ms(levels, key, record, declared)
+            record, ledger = stored.sources.get(key), ledgers.get(key)
+            settle_ms = await self._settle_ms(stored, key)
             now_ms = self._clock.now_ms()
             shown = overview(key, record, ledger, settle_ms=settle_ms, nodes=nodes, now_ms=now_ms)
             found.append(_Look(key, shown, ledger))
         return found
-
-    async def _levels(self) -> Levels:
-        return await read_levels(self._settings)
 
     async def _declaration(self, adapter: str) -> Declaration | None:
         """Return what an adapter declares, None if it cannot be used."""
@@ -170,20 +178,15 @@ class SourceDesk:
             return (await stored_adapter(self._settings.bucket, adapter)).declaration
         return None
 
-    async def _settle_ms(
-        self,
-        levels: Levels,
-        source: SourceKey,
-        record: SourceRecord | Broken | None,
-        declared: dict[str, Declaration | None],
-    ) -> int:
+    async def _settle_ms(self, stored: _Stored, source: SourceKey) -> int:
         """Return how long the source's windows wait: its setting, or more if its adapter asks for more."""
-        own_ms = levels.settings(LevelName(source.platform, source.source)).settle_ms
+        own_ms = stored.levels.settings(LevelName(source.platform, source.source)).settle_ms
+        record = stored.sources.get(source)
         if not isinstance(record, SourceRecord):
             return own_ms
-        if record.adapter not in declared:
-            declared[record.adapter] = await self._declaration(record.adapter)
-        declaration = declared[record.adapter]
+        if record.adapter not in stored.declared:
+            stored.declared[record.adapter] = await self._declaration(record.adapter)
+        declaration = stored.declared[record.adapter]
         return own_ms if declaration is None else max(own_ms, declaration.settle_ms)
 
     async def _before_sinks(self) -> dict[str, int]:
