@@ -153,11 +153,11 @@ class Part:
         return max(0, (self.last_total or 0) - self.counted)
 
     def may_hide_changes(self, rules: PageRules) -> bool:
-        """Return whether a later change of a listed order may have been cut off from one full answer. A total of orders
-        does not show that: the answer lists an order more than once, or nothing but its size says where it ends."""
-        if self.counts_rows or self.pages != 1:
-            return False
-        return self._page_size > len(self.keys) or (rules.style == "one" and self._page_size >= rules.size)
+        """Return whether a later change of a listed order may have been cut off, if this one answer is full. A total of
+        orders does not show that: the answer lists an order more than once, or nothing but its size says where it ends.
+        """
+        is_one = not self.counts_rows and self.pages == 1
+        return is_one and (rules.style == "one" or self._page_size > len(self.keys))
 
     @property
     def counted(self) -> int:
@@ -335,9 +335,8 @@ def walk_on(part: Part, page: Page, total: int | None, rules: PageRules, bounds:
     if total is None and (is_bounded or rules.sort != "ascending" or len(page.rows) < rules.size):
         return None
     times = [row.modified_ms for row in page.rows if row.modified_ms is not None]
-    is_all = total is not None and total <= part.counted
-    if is_all and len(page.rows) >= rules.size and is_bounded and part.may_hide_changes(rules):
-        is_all = False
+    may_hide = len(page.rows) >= rules.size and is_bounded and part.may_hide_changes(rules)
+    is_all = total is not None and total <= part.counted and not may_hide
     if bounds.lower == "absent" or len(times) < len(page.rows) or is_all:
         return None
     step_ms = bounds.step_ms
