@@ -34,11 +34,14 @@ from actors.runtime.tending import AGAIN_MS, Failures, Tending, tended_by
 from platforms.adapter import Declaration
 from platforms.bounds import Bounds
 from streams.clock import Clock
+from streams.connection import Connection
 from streams.errors import Refused, RevisionConflict, StreamError
 from streams.fetch_messages import SliceOffer, encode
 from streams.message_ids import message_id
 from streams.publisher import Outgoing, Publisher
+from streams.specs import fetch_consumer
 from streams.subjects import Namespace
+from streams.topology import ensure_consumer
 
 log = logging.getLogger(__name__)
 
@@ -63,6 +66,12 @@ class LastOffer(NamedTuple):
 def lane_name(lane: str, place: str) -> str:
     """Return the lane's token. A pinned or bound source has lanes of its own, from which only nodes pull that may."""
     return f"{lane}_{place}" if place else lane
+
+
+async def ensure_lanes(connection: Connection, platform: str, place: str) -> None:
+    """Make the consumers that slices are pulled from, if they are not there."""
+    for lane in ("tail", "back"):
+        await ensure_consumer(connection, fetch_consumer(connection.namespace, platform, lane_name(lane, place)))
 
 
 def with_declared(settings: FetchSettings, declared: Declaration) -> FetchSettings:

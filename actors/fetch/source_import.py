@@ -26,7 +26,7 @@ from actors.fetch.rules.settings import LevelValues, check_level
 from actors.fetch.rules.slices import parse_slice_id
 from actors.fetch.settings_desk import Desk, StoredSettings, read_stored
 from actors.fetch.settings_levels import LevelName, Levels
-from actors.fetch.slice_allocator import lane_name
+from actors.fetch.slice_allocator import ensure_lanes
 from actors.fetch.sources import SourceKey, SourceRecord, source_of
 from actors.fetch.stored import Broken, decoded, stored_adapter
 from actors.runtime.pieces import in_pieces
@@ -39,9 +39,7 @@ from streams.connection import Connection
 from streams.errors import MalformedMessage, MalformedSubject, RevisionConflict
 from streams.fetch_messages import SliceCompleted, decode_event
 from streams.log import last_entries
-from streams.specs import fetch_consumer
 from streams.subjects import check_token
-from streams.topology import ensure_consumer
 
 AT_ONCE = 128
 EVENTS_AT_ONCE = 500
@@ -235,9 +233,7 @@ class Importer:
         """Make the consumers that slices are pulled from, where they are missing."""
         names = ((each.source.platform, LevelName(each.source.platform, each.source.source)) for each in wanted)
         for platform, place in sorted({(platform, levels.settings(name).place) for platform, name in names}):
-            for lane in ("tail", "back"):
-                spec = fetch_consumer(self._connection.namespace, platform, lane_name(lane, place))
-                await ensure_consumer(self._connection, spec)
+            await ensure_lanes(self._connection, platform, place)
 
     async def _write_all(
         self, wanted: Sequence[_Wanted], known: _Known, levels: Levels, progress: Progress
@@ -269,8 +265,7 @@ class Importer:
         if ledger is None:
             start = row.start or levels.settings(LevelName(source.platform, source.source)).start
             start_ms = start_ms_of(start, self._clock.now_ms())
-            made = msgspec.structs.replace(first_ledger(start_ms), epoch=epoch)
-            made = steering.pause(made, ADDED_SO) if row.paused else made
+            made = new_ledger(start_ms, epoch=epoch, is_paused=row.paused)
             await self._ledgers.create(source.key, msgspec.json.encode(made))
         elif record is None and row.paused and isinstance(ledger[0], Ledger):
             paused = steering.pause(ledger[0], ADDED_SO)
@@ -310,6 +305,13 @@ class BadSourceRow(ValueError):
     def __init__(self, field: str, problem: str) -> None:
         super().__init__(problem)
         self.field = field
+
+
+def new_ledger(start_ms: int, *, epoch: int, is_paused: bool) -> Ledger:
+    """Return the ledger of a source that is added. `epoch`: after those that were seen of an earlier ledger, so that no
+    late word of an old holder means a slice of the new one."""
+    ledger = msgspec.structs.replace(first_ledger(start_ms), epoch=epoch)
+    return steering.pause(ledger, ADDED_SO) if is_paused else ledger
 
 
 def source_named(text: str) -> SourceKey:

@@ -5,14 +5,13 @@ Each is one move of its ledger under compare-and-set, so it may be repeated, and
 
 from collections.abc import Callable
 
-import msgspec
-
 from actors.fetch.look_desk import LookView, lengths_for, view_of
 from actors.fetch.rules import steering
-from actors.fetch.rules.ledger import Ledger, first_ledger
+from actors.fetch.rules.ledger import Ledger
 from actors.fetch.rules.looks import BadLook, ask_look, look_window
 from actors.fetch.rules.slices import parse_slice_id
 from actors.fetch.settings_levels import LevelName
+from actors.fetch.source_import import new_ledger
 from actors.fetch.sources import SourceKey
 from penstock.admin.records import Records
 from penstock.errors import UsageError
@@ -22,9 +21,7 @@ from streams.fetch_messages import SliceCompleted, SourceResumed, decode_event
 from streams.log import last_entries, purge_subject
 from streams.subjects import check_token
 
-__all__ = ["ADDED_SO", "backfill", "cancel_backfill", "look", "make_ledger", "pause", "remove", "resume", "rewind"]
-
-ADDED_SO = "it was added so"
+__all__ = ["backfill", "cancel_backfill", "look", "make_ledger", "pause", "remove", "resume", "rewind"]
 
 
 async def pause(records: Records, source: SourceKey, *, reason: str = "") -> tuple[Ledger, bool]:
@@ -107,14 +104,12 @@ async def remove(records: Records, source: SourceKey, *, keeps_ledger: bool) -> 
 
 
 async def make_ledger(records: Records, source: SourceKey, start_ms: int, *, is_paused: bool = False) -> Ledger:
-    """Make the first ledger, or one in place of a deleted one: then in an epoch after those that were seen, so that no
-    late word of an old holder means a slice of the new one."""
+    """Make the first ledger, or one in place of a deleted one."""
     subject = records.namespace.event("fetch", "slice_completed", source.platform, source.source)
     last = (await last_entries(records.connection, records.namespace.stream("EVENTS"), [subject])).get(subject)
     event = decode_event(last.payload) if last is not None else None
     epoch = parse_slice_id(event.slice_id).epoch + 1 if isinstance(event, SliceCompleted) else 1
-    ledger = msgspec.structs.replace(first_ledger(start_ms), epoch=epoch)
-    ledger = steering.pause(ledger, ADDED_SO) if is_paused else ledger
+    ledger = new_ledger(start_ms, epoch=epoch, is_paused=is_paused)
     try:
         await records.create_ledger(source, ledger)
     except RevisionConflict:

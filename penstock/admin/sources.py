@@ -17,23 +17,22 @@ from actors.fetch.rules.ledger import Ledger
 from actors.fetch.rules.settings import FetchSettings
 from actors.fetch.settings_desk import StoredSettings, change_level, read_stored
 from actors.fetch.settings_levels import LevelName
-from actors.fetch.slice_allocator import lane_name
+from actors.fetch.slice_allocator import ensure_lanes
+from actors.fetch.source_import import ADDED_SO
 from actors.fetch.sources import SourceKey, SourceRecord
 from actors.fetch.stored import Broken
 from actors.runtime.rules.setting_values import BadSetting, start_ms_of
 from penstock.admin.first_request import try_first_request
 from penstock.admin.records import Records
 from penstock.admin.source_door import AdapterTable, check_account
-from penstock.admin.source_moves import ADDED_SO, make_ledger, pause
+from penstock.admin.source_moves import make_ledger, pause
 from penstock.errors import PenstockError, UsageError
 from penstock.times import span_text, time_text
 from platforms.adapter import Adapter
 from platforms.declared import declare
 from streams.errors import RevisionConflict
-from streams.specs import fetch_consumer
-from streams.topology import ensure_consumer
 
-__all__ = ["Edit", "SourceAdded", "Wanted", "add", "change", "ensure_lanes"]
+__all__ = ["Edit", "SourceAdded", "Wanted", "add", "change"]
 
 
 class Wanted(Struct, frozen=True):
@@ -86,7 +85,7 @@ async def add(records: Records, wanted: Wanted) -> SourceAdded:
     if isinstance(wanted.adapter, AdapterTable):
         await _store_adapter(records, wanted.adapter, may_replace=False)
     revision, settings = await _store_settings(records, source, values, stored)
-    await ensure_lanes(records, source, settings.place)
+    await ensure_lanes(records.connection, source.platform, settings.place)
     if ledger is not None and wanted.is_paused:
         ledger, _ = await pause(records, source, reason=ADDED_SO)
     made = ledger or await make_ledger(records, source, settings.first_ms(now_ms), is_paused=wanted.is_paused)
@@ -129,17 +128,10 @@ async def change(records: Records, source: SourceKey, edit: Edit) -> list[str]:
         changed += await _store_adapter(records, name, may_replace=True)
         name = name.name
     changed += await _change_settings(records, source, edit, is_trial=False)
-    await ensure_lanes(records, source, (await records.settings_of(source)).place)
+    await ensure_lanes(records.connection, source.platform, (await records.settings_of(source)).place)
     if (name, account) != (known.adapter, dict(known.account)):
         changed += await _store_record(records, source, known, name, account)
     return changed
-
-
-async def ensure_lanes(records: Records, source: SourceKey, place: str) -> None:
-    """Make the consumers that the source's slices are pulled from, if they are not there."""
-    for lane in ("tail", "back"):
-        spec = fetch_consumer(records.namespace, source.platform, lane_name(lane, place))
-        await ensure_consumer(records.connection, spec)
 
 
 # ---- the parts of adding and changing

@@ -1,15 +1,14 @@
 """`penstock sources import` and `export`: many sources as a file."""
 
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from penstock.cli.call import CommandCall, command
+from penstock.cli.person import progress
 from penstock.errors import UsageError
-from streams.clock import monotonic_s
 
 if TYPE_CHECKING:
     from actors.fetch.source_import import Imported
@@ -17,7 +16,6 @@ if TYPE_CHECKING:
 __all__ = ["add_to"]
 
 MOST_SHOWN = 20
-EACH_S = 1.0
 STDIN = "-"
 Form = Annotated[str, typer.Option(metavar="csv|jsonl|toml", help="By default by the file's name.", show_default=False)]
 
@@ -44,13 +42,14 @@ async def _import(
         from penstock.rows.source_files import form_of, read_rows
 
         found = read_rows(data, form_of(file, form), where=file)
-        done = await Records(session).importer.run(
-            found.rows,
-            is_trial=dry_run or bool(found.faults),
-            is_updating=update,
-            numbers=found.numbers,
-            progress=_progress(),
-        )
+        with progress("writing") as advance:
+            done = await Records(session).importer.run(
+                found.rows,
+                is_trial=dry_run or bool(found.faults),
+                is_updating=update,
+                numbers=found.numbers,
+                progress=lambda done, of: advance(done / of),
+            )
     faults = sorted([*found.faults, *done.faults], key=lambda fault: fault.row)
     for fault in faults[:MOST_SHOWN]:
         call.out.say(f"row {fault.row}: {fault.field}: {fault.problem}")
@@ -79,20 +78,6 @@ def _summary(done: "Imported", *, faults: int, is_trial: bool, is_updating: bool
     if faults:
         parts.append(f"{faults} rows cannot be taken")
     return ", ".join([*parts, f"{done.same} the same"])
-
-
-def _progress() -> Callable[[int, int], None]:
-    """Return what shows on a terminal how many sources are written."""
-    last_s = monotonic_s()
-
-    def show(done: int, of: int) -> None:
-        nonlocal last_s
-        if sys.stderr.isatty() and (monotonic_s() - last_s >= EACH_S or done == of):
-            last_s = monotonic_s()
-            sys.stderr.write(f"\r{done} of {of} sources{'' if done < of else chr(10)}")
-            sys.stderr.flush()
-
-    return show
 
 
 def _bytes(file: str) -> bytes:

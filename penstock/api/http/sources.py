@@ -1,18 +1,24 @@
 """Sources over HTTP. They are the operator's: a tenant's token cannot see them. `look` is the hook by which a platform,
 or a program of your own, says that there is something new."""
 
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
 import msgspec
 from msgspec.structs import replace
 
 from actors.fetch.ledgers import MissingLedger
 from actors.fetch.rules.looks import BadLook
 from actors.fetch.rules.slices import MalformedSliceId
+from actors.fetch.source_desk import SourceDesk
 from actors.fetch.sources import UnknownSource, UnusableSource
 from penstock.api.forms.sources import (
     ImportQuery,
     LookQuery,
     Rows,
+    SourceRows,
     SourcesQuery,
+    SourcesShown,
     SourceWhyQuery,
     rows_page,
     sources_page,
@@ -22,6 +28,7 @@ from penstock.api.http.jobs import audit
 from penstock.api.http.problems import refused
 from streams.errors import MalformedSubject
 
+_P = TypeVar("_P", SourcesShown, SourceRows)
 _rows = msgspec.json.Decoder(Rows).decode
 
 
@@ -45,20 +52,21 @@ async def why(shared: GatewayState, call: HttpCall) -> HttpAnswer:
 
 async def list_sources(shared: GatewayState, call: HttpCall) -> HttpAnswer:
     """List the sources, a page at a time. A page leaves out those that are not the token's."""
-    asked = query_of(SourcesQuery, call.query)
-    _check_operator(call)
-    with shared.load.work("other", call.caller.key):
-        page = await sources_page(shared.sources, asked)
-    seen = [each for each in page.sources if call.caller.may_source(each.source)]
-    return HttpAnswer(replace(page, sources=seen))
+    return await _page(shared, call, sources_page)
 
 
 async def export(shared: GatewayState, call: HttpCall) -> HttpAnswer:
     """List the sources as they are imported, a page at a time."""
+    return await _page(shared, call, rows_page)
+
+
+async def _page(
+    shared: GatewayState, call: HttpCall, page_of: Callable[[SourceDesk, SourcesQuery], Awaitable[_P]]
+) -> HttpAnswer:
     asked = query_of(SourcesQuery, call.query)
     _check_operator(call)
     with shared.load.work("other", call.caller.key):
-        page = await rows_page(shared.sources, asked)
+        page = await page_of(shared.sources, asked)
     seen = [each for each in page.sources if call.caller.may_source(each.source)]
     return HttpAnswer(replace(page, sources=seen))
 
