@@ -14,6 +14,7 @@ import anyio
 from actors.jobs.rules.cursors import BadCursor
 from actors.jobs.rules.job_rules import fires_of, is_in_past, may_be_fired_again
 from actors.jobs.stream import NEAR_MS, READ_S, JobStream, names_of
+from streams.crowds import Crowds
 from streams.direct_get import get_batch
 from streams.errors import MalformedMessage
 from streams.job_messages import (
@@ -27,7 +28,7 @@ from streams.job_messages import (
     decode_done,
     decode_job,
 )
-from streams.log import LogEntry, entry_of, next_entry
+from streams.log import LogEntry, next_entry
 from streams.subjects import token_of
 
 OVERDUE_MS = 30_000
@@ -93,6 +94,7 @@ class JobReads:
 
     def __init__(self, jobs: JobStream) -> None:
         self._jobs = jobs
+        self._crowds = Crowds(jobs.connection, jobs.name)
 
     async def find(self, topic: str, job_id: str) -> Found | None:
         """Return the job of this id as it is now, None if there is none. Raises as `Connection.api`."""
@@ -194,18 +196,13 @@ class JobReads:
         page: list[Found] = []
         scanned, left_bytes = 0, most_bytes
         while at < len(tokens) and len(page) < most and scanned < MOST_SCANNED and left_bytes > 0:
-            entries, is_end = await self._next(tokens[at], topic, seq, most - len(page), left_bytes)
+            pattern, left = self._jobs.subject(tokens[at], topic, "*"), most - len(page)
+            entries, seq, is_end = await self._crowds.page(pattern, seq, left, left_bytes, timeout_s=READ_S)
             scanned += len(entries)
             left_bytes -= sum(len(entry.payload) for entry in entries)
             page += (one for one in map(found_of, entries) if _is_due_within(one, due_from_ms, due_before_ms))
-            at, seq = (at + 1, 1) if is_end else (at, entries[-1].seq + 1)
+            at, seq = (at + 1, 1) if is_end else (at, seq)
         return JobPage(page, f"{at}.{seq}" if at < len(tokens) else "")
-
-    async def _next(self, token: str, topic: str, seq: int, most: int, most_bytes: int) -> tuple[list[LogEntry], bool]:
-        pattern = self._jobs.subject(token, topic, "*")
-        request = {"seq": seq, "next_by_subj": pattern, "batch": most, "max_bytes": most_bytes}
-        messages, end = await get_batch(self._jobs.connection, self._jobs.name, request, timeout_s=READ_S)
-        return [entry_of(message) for message in messages], not messages or _pending(end.headers) == 0
 
     async def _count(self, token: str, topic: str) -> int:
         request = {"seq": 1, "next_by_subj": self._jobs.subject(token, topic, "*"), "batch": 1}
