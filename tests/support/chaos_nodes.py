@@ -5,19 +5,15 @@ from __future__ import annotations
 import json
 import os
 import signal
-import sys
 from collections.abc import Iterator
 from pathlib import Path
-from subprocess import DEVNULL
 from typing import Any
 
 import anyio
-from anyio.abc import Process
 
 from streams.clock import monotonic_s
-from tests.support.command import plain_environment
+from tests.support.command import Process, plain_environment, start
 
-ROOT = Path(__file__).parents[2]
 TELL_S = 5.0
 
 
@@ -55,15 +51,10 @@ class ChaosNode:
         if mutant:
             how = ["-m", "tests.support.mutant_node", mutant]
         armed = {"PENSTOCK_CRASH_AT": crash_at} if crash_at else {}
+        command = [*how, "up", "--name", self.name, *self._arguments]
+        environment = plain_environment(PENSTOCK_LOG_FORM="json", **armed, **self._environment)
         with self._log.open("ab") as log, self._out.open("ab") as out:
-            self._process = await anyio.open_process(
-                [sys.executable, *how, "up", "--name", self.name, *self._arguments],
-                cwd=ROOT,
-                env=plain_environment(PENSTOCK_LOG_FORM="json", **armed, **self._environment),
-                stdin=DEVNULL,
-                stdout=out,
-                stderr=log,
-            )
+            self._process = await start(command, environment, out=out.fileno(), err=log.fileno())
 
     async def ended(self, within_s: float) -> int | None:
         """Return the exit code as soon as it has ended; None if it has not within so many seconds."""

@@ -8,10 +8,16 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from subprocess import DEVNULL, PIPE
 from typing import Any
 
 import anyio
 import anyio.abc
+
+from actors.runtime.failpoints import VARIABLE as CRASH_AT
+from tests.support.forks import Forked, Output, fork
+
+Process = Forked | anyio.abc.Process
 
 WITHIN_S = 90.0
 
@@ -42,16 +48,26 @@ async def penstock(*arguments: str, **environment: str) -> Ended:
 
 async def penstock_within(within_s: float, *arguments: str, **environment: str) -> Ended:
     """Run a `penstock …` that takes its time to its end."""
-    command = [sys.executable, "-m", "penstock", *arguments]
+    written = {"out": b"", "err": b""}
+
+    async def read(name: str, output: Output | None) -> None:
+        assert output is not None
+        async for chunk in output:
+            written[name] += chunk
+
     with anyio.fail_after(within_s):
-        done = await anyio.run_process(command, check=False, env=plain_environment(**environment))
-    return Ended(done.returncode, done.stdout.decode(), done.stderr.decode())
+        async with fork(["penstock", *arguments], plain_environment(**environment)) as command:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(read, "out", command.stdout)
+                tasks.start_soon(read, "err", command.stderr)
+            code = await command.wait()
+    return Ended(code, written["out"].decode(), written["err"].decode())
 
 
 class Running:
     """A node in a process of its own; its log lines are read as they come."""
 
-    def __init__(self, process: anyio.abc.Process) -> None:
+    def __init__(self, process: Process) -> None:
         self.process = process
         self.lines: list[dict[str, Any]] = []
         self.text = ""
@@ -119,10 +135,7 @@ async def node(
     shell: str = "",
 ) -> AsyncIterator[Running]:
     """Run a node until the block ends; if it still runs then, it is killed. `shell` is run before it: `ulimit`, say."""
-    wrapped = ["sh", "-c", f'{shell}; exec "$0" "$@"'] if shell else []
-    process = await anyio.open_process(
-        [*wrapped, sys.executable, *command, *arguments], env=plain_environment(**(environment or {})), stdin=None
-    )
+    process = await start([*command, *arguments], plain_environment(**(environment or {})), shell)
     running = Running(process)
     async with process, anyio.create_task_group() as tasks:
         tasks.start_soon(running.read)
@@ -134,3 +147,22 @@ async def node(
             with anyio.CancelScope(shield=True):
                 await process.wait()
             tasks.cancel_scope.cancel()
+
+
+async def start(
+    command: Sequence[str],
+    environment: dict[str, str],
+    shell: str = "",
+    *,
+    out: int = PIPE,
+    err: int = PIPE,
+) -> Process:
+    """Start `python` with these arguments. It is forked if it may be (forks.py)."""
+    is_plain = (
+        not shell and environment.get("PYTHONPATH") == os.environ.get("PYTHONPATH") and CRASH_AT not in environment
+    )
+    if command[:2] == ["-m", "penstock"] and is_plain:
+        return fork(command[1:], environment, out=out, err=err)
+    wrapped = ["sh", "-c", f'{shell}; exec "$0" "$@"'] if shell else []
+    whole = [*wrapped, sys.executable, *command]
+    return await anyio.open_process(whole, env=environment, stdin=DEVNULL, stdout=out, stderr=err)

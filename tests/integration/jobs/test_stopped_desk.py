@@ -237,8 +237,8 @@ async def test_whoever_waits_at_a_desk_that_is_stopped_then_is_answered_by_the_o
             pass
         held: list[HeldJob] = []
 
-        async def wait(_: str) -> None:
-            held.extend(await jobs.reserve_many(TOPIC, wait=30, ttr=600))
+        async def wait(caller: str) -> None:  # each has a name of its own: the same ones would go to one desk together
+            held.extend(await jobs.reserve_many(TOPIC, wait=30, ttr=600, holder=caller))
 
         async def do_wait() -> bool:
             return await desks.in_hand() > 0
