@@ -58,8 +58,14 @@ class Bindings:
         self._listeners: list[Callable[[], None]] = []
         self._news = anyio.Event()
         self._rebound = Rebound(
-            zone=zone, members=members, may_be_here=self._may_be_here, drain_ms=lambda: self._drain_ms
+            zone=zone,
+            live=members.live,
+            may_be_here=self._may_be_here,
+            drain_ms=lambda: self._drain_ms,
+            hear=self._news_came,
         )
+        self._was_refused = False
+        """Whether somebody was told no because this node may not act for its zone now."""
         members.on_change(self._hear)
         routing.on_change(self._hear)
 
@@ -69,6 +75,10 @@ class Bindings:
         """Return whether this node may begin work with this bound now. Cheap."""
         if not bound:
             return True
+        if not self._life.may_run():
+            self._was_refused = True
+            self._news.set()
+            return False
         return self._may_be_here(bound) and (not kind or self._rebound.is_ours(kind, name, bound))
 
     def _may_be_here(self, bound: str) -> bool:
@@ -79,7 +89,7 @@ class Bindings:
 
     def follow(self, kind: str, view: SettingsView) -> None:
         """Follow the settings that bind things of a kind."""
-        self._rebound.follow(kind, view, self._news_came)
+        self._rebound.follow(kind, view)
 
     @property
     def settled(self) -> dict[str, int]:
@@ -162,7 +172,7 @@ class Bindings:
     def _waits(self) -> bool:
         """Return whether there is something to look at again without news: work that ends, or a time that comes."""
         shards = self._routing.current()
-        if self._rebound.waits or self._rebound.has_news:
+        if self._rebound.waits or self._rebound.has_news or self._was_refused:
             return True
         if shards is None:
             return False
@@ -184,11 +194,12 @@ class Bindings:
         shards = self._seen = self._routing.current()
         before = self._usable
         self._usable = {} if shards is None else self._now_usable(shards)
-        if self._rebound.look() or before.keys() != self._usable.keys():
+        is_back = self._was_refused and self._life.may_run()
+        self._was_refused = self._was_refused and not is_back
+        if self._rebound.look() or is_back or before.keys() != self._usable.keys():
             for listener in tuple(self._listeners):
                 listener()
-        if self._rebound.has_news and self._has_left():
-            self._rebound.has_news = False
+        if self._has_left() and self._rebound.take_news():
             self._members.beat_soon()
         if shards is None:
             return

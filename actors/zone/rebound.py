@@ -1,7 +1,8 @@
 """Whether the other zones have left what a person has bound to this one by a setting (ADR 52).
 
 In: views of the settings that bind (topics, tasks, flows, sources), and the records of the live nodes. Out: up to which
-revision this node has heard of each kind, for its record. State: what this node may work on, in memory.
+revision this node has heard of each kind, for its record, and `hear` when there is something to look at. State: what
+this node may work on, and of which changes the others must be told, in memory.
 
 A node says up to which revision of a bucket it has heard, once nothing is under way here that the settings have bound
 to another zone. What is bound to this zone begins when every live node of the others says so of the record that binds
@@ -10,10 +11,10 @@ it, or `drain_ms` after this node asked first.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from actors.runtime.bounds import SettingsView
-from actors.runtime.membership import Members
+from actors.runtime.membership import NodeRecord
 from actors.zone.rules.binding import is_left
 from streams.clock import monotonic_s
 
@@ -22,26 +23,34 @@ Thing = tuple[str, str]
 
 
 class Rebound:
-    """One node's view. `may_be_here(bound)`: whether the bound means this node's zone now. `drain_ms()`: of the map."""
+    """One node's view. `live()`: the records of the live nodes. `may_be_here(bound)`: whether the bound means this
+    node's zone now. `drain_ms()`: of the map. `hear()`: `look` must be called soon, and
+    again while something waits."""
 
     def __init__(
-        self, *, zone: str, members: Members, may_be_here: Callable[[str], bool], drain_ms: Callable[[], int]
+        self,
+        *,
+        zone: str,
+        live: Callable[[], Mapping[str, NodeRecord]],
+        may_be_here: Callable[[str], bool],
+        drain_ms: Callable[[], int],
+        hear: Callable[[], None],
     ) -> None:
         self.settled: dict[str, int] = {}
         """Up to which revision of each kind this node has heard, and has left what is another zone's."""
-        self.has_news = False
-        """Whether a bound has changed, and the others have not been told that it was heard."""
+        self._untold: dict[str, int] = {}
         self._zone = zone
-        self._members = members
+        self._live = live
         self._may_be_here = may_be_here
         self._drain_ms = drain_ms
+        self._hear = hear
         self._views: dict[str, SettingsView] = {}
         self._bounds: dict[Thing, str] = {}
         self._ours: dict[Thing, str] = {}
         self._waiting: dict[Thing, tuple[str, float]] = {}
 
-    def follow(self, kind: str, view: SettingsView, hear: Callable[[], None]) -> None:
-        """Follow the settings of a kind. `hear` is called when a bound has changed."""
+    def follow(self, kind: str, view: SettingsView) -> None:
+        """Follow the settings of a kind."""
 
         def changed(name: str) -> None:
             thing, bound = (kind, name), view.bound_of(name)
@@ -49,29 +58,43 @@ class Rebound:
                 return
             self._bounds[thing] = bound
             self._forget(thing, bound)
-            self.has_news = True
-            hear()
+            self._untold[kind] = view.revision_of(name)
+            self._hear()
 
         self._views[kind] = view
         view.on_change(changed)
+
+    @property
+    def has_news(self) -> bool:
+        """Whether a bound has changed, and the others have not been told that it was heard."""
+        return bool(self._untold)
+
+    def take_news(self) -> bool:
+        """Return whether the others can be told now. A change that this node made itself comes by the watch later."""
+        if not self._untold or any(self._views[kind].seen < revision for kind, revision in self._untold.items()):
+            return False
+        self._untold.clear()
+        return True
 
     def settle(self) -> None:
         """Take note that nothing is under way here that is another zone's."""
         self.settled = {kind: view.seen for kind, view in self._views.items()}
 
     def is_ours(self, kind: str, name: str, bound: str) -> bool:
-        """Return whether this node may work on a thing that is bound to its zone. Cheap once it may."""
+        """Return whether this node may work on a thing that is bound to its zone. Cheap. If not, `look` reports when it
+        may: who has asked in vain need not ask again."""
         thing = (kind, name)
         if self._ours.get(thing) == bound:
             return True
-        since = self._waiting.get(thing)
-        if since is None or since[0] != bound:
-            since = self._waiting[thing] = bound, monotonic_s()
-        if not self._is_left(kind, name) and monotonic_s() - since[1] < self._drain_ms() / 1000:
+        if self._waiting.get(thing, ("",))[0] == bound:
             return False
-        del self._waiting[thing]
-        self._ours[thing] = bound
-        return True
+        if self._is_left(kind, name):
+            self._waiting.pop(thing, None)
+            self._ours[thing] = bound
+            return True
+        self._waiting[thing] = bound, monotonic_s()
+        self._hear()
+        return False
 
     @property
     def waits(self) -> bool:
@@ -80,10 +103,15 @@ class Rebound:
 
     def look(self) -> bool:
         """Return whether this node may work on something for which it waited."""
-        for (kind, name), (bound, _) in tuple(self._waiting.items()):
+        late_s, found = monotonic_s() - self._drain_ms() / 1000, False
+        for thing, (bound, since_s) in tuple(self._waiting.items()):
             if not self._may_be_here(bound):
-                self._forget((kind, name), "")
-        return any(self.is_ours(kind, name, bound) for (kind, name), (bound, _) in tuple(self._waiting.items()))
+                self._forget(thing, "")
+            elif since_s <= late_s or self._is_left(*thing):
+                del self._waiting[thing]
+                self._ours[thing] = bound
+                found = True
+        return found
 
     def _forget(self, thing: Thing, bound: str) -> None:
         if self._ours.get(thing) != bound:
@@ -95,6 +123,6 @@ class Rebound:
         view = self._views.get(kind)
         if view is None:
             return True
-        others = [node for node in self._members.live().values() if node.zone != self._zone]
+        others = [node for node in self._live().values() if node.zone != self._zone]
         said = [node.settled for node in others if node.topics or node.tasks or node.platforms or node.settled]
         return is_left(kind, view.revision_of(name), said)

@@ -13,6 +13,7 @@ from actors.jobs.worker.worker import JobWorker
 from actors.runtime.measures import Measures
 from actors.runtime.shares import Shares
 from actors.runtime.slot_client import NodeSlots
+from actors.zone.bindings import Bindings
 from streams.bucket import Bucket
 from streams.connection import Connection
 from streams.errors import OutcomeUnknown
@@ -89,14 +90,20 @@ class Working:
 
 @asynccontextmanager
 async def working(
-    jobs: Jobs, *handlers: Handler, settings: Mapping[str, object] | None = None, node: str = "node1"
+    jobs: Jobs,
+    *handlers: Handler,
+    settings: Mapping[str, object] | None = None,
+    node: str = "node1",
+    bounds: Bindings | None = None,
 ) -> AsyncIterator[Working]:
-    """Run handlers in a worker of this process, on the connection of `jobs`."""
+    """Run handlers in a worker of this process, on the connection of `jobs`. `bounds` follows the topics."""
     async with opened_topics(jobs.connection, jobs, settings or {}) as topics, anyio.create_task_group() as tasks:
         stop = anyio.Event()
         measures = Measures()
         rates = Shares(lambda topic: topics.current(topic).rate or None)
         slots = NodeSlots(jobs.connection, node)
+        if bounds is not None:
+            bounds.follow("topics", topics)
         worker = JobWorker(
             handlers,
             node=node,
@@ -109,6 +116,7 @@ async def working(
             chance=lambda: 0.5,
             measures=measures,
             stop=stop,
+            bounds=bounds,
         )
         work = Working(worker, topics, measures, stop)
         await tasks.start(slots.run)

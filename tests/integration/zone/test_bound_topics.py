@@ -1,0 +1,131 @@
+"""A topic that is bound to a zone, on one node: what the node hears late, or for a while not at all."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import anyio
+import msgspec
+import pytest
+
+from actors.jobs.worker.job import Job
+from actors.runtime.membership import Members, NodeRecord
+from actors.zone.bindings import Bindings
+from actors.zone.routing import Routing
+from streams.bucket import Bucket
+from streams.clock import SYSTEM
+from streams.connection import Connection
+from streams.publisher import Publisher
+from streams.specs import Topology
+from streams.topology import apply
+from tests.support.job_workers import WITHIN_S, Log, Working, handler, working
+from tests.support.jobs import TOPIC, Jobs, open_jobs
+from tests.support.server import topology_for
+
+SOON_S = 10.0
+"""Far less than the drain of zones: who waits for a node that has left already waits for nothing."""
+
+TTL_S = 600
+"""Of a node's record. No heartbeat comes by itself while a test runs."""
+
+
+class Life:
+    """Whether the node may act for its zone, as a test says it."""
+
+    def __init__(self) -> None:
+        self.is_heard = True
+
+    def may_run(self) -> bool:
+        return self.is_heard
+
+    def dead(self) -> frozenset[str]:
+        return frozenset()
+
+
+class Ground:
+    """A node of zone a in this process, and the records of one of zone b."""
+
+    def __init__(self, jobs: Jobs, nodes: Bucket[bytes], life: Life, members: Members) -> None:
+        self.jobs = jobs
+        self.nodes = nodes
+        self.life = life
+        self.members = members
+        self.log = Log()
+        self.work: Working
+
+    async def handle(self, job: Job) -> None:
+        self.log(job.id)
+
+    async def other_says(self, settled: int) -> None:
+        """Have the node of zone b say up to which revision of the topics it has left what is not its own."""
+        record = NodeRecord(node="b1", run="b1", zone="b", topics=(TOPIC,), settled={"topics": settled})
+        await self.nodes.put("b1", msgspec.json.encode(record))
+        with anyio.fail_after(WITHIN_S):
+            while (known := self.members.live().get("b1")) is None or known.settled != record.settled:
+                await self.jobs.connection.flush()
+
+    async def until_quiet(self) -> None:
+        """Wait until the topic is not looked after: no job is there, and none is asked for."""
+        topic = self.work.worker.topic(TOPIC)
+        with anyio.fail_after(WITHIN_S):
+            while topic.is_stirred or any(puller.capacity for puller in topic.pullers):
+                await self.jobs.connection.flush()
+
+
+@asynccontextmanager
+async def opened(connection: Connection, publisher: Publisher) -> AsyncIterator[Ground]:
+    full, names = topology_for(connection), {connection.namespace.bucket(of) for of in ("NODES", "ROUTING")}
+    await apply(
+        connection, Topology(buckets=tuple(spec for spec in full.buckets if spec.name in names), profile="fast")
+    )
+    nodes, routing = (
+        Bucket(connection, publisher, connection.namespace.bucket(of), bytes) for of in ("NODES", "ROUTING")
+    )
+    own, life = NodeRecord(node="a1", run="a1", zone="a"), Life()
+    members = Members(
+        nodes,
+        own,
+        clock=SYSTEM,
+        is_connected=lambda: True,
+        ttl_s=TTL_S,
+    )
+    bounds = Bindings(zone="a", members=members, routing=Routing(routing), life=life)
+
+    async with open_jobs(connection) as jobs, anyio.create_task_group() as tasks:
+        ground = Ground(jobs, nodes, life, members)
+        await tasks.start(members.run)
+        await tasks.start(bounds.run)
+        async with working(jobs, handler(ground.handle), bounds=bounds) as ground.work:
+            yield ground
+        tasks.cancel_scope.cancel()
+
+
+async def test_a_topic_begins_when_the_other_zone_says_late_that_it_has_left(
+    connection: Connection, publisher: Publisher
+) -> None:
+    async with opened(connection, publisher) as ground:
+        await ground.other_says(settled=1)
+        await ground.work.topics.change(TOPIC, {"zone": "a"})
+        await ground.until_quiet()
+        await ground.jobs.add("1")
+        await ground.other_says(settled=1_000)
+        await ground.log.has("1", within_s=SOON_S)
+
+
+@pytest.mark.parametrize("is_ours", [True, False])
+async def test_a_topic_goes_on_when_the_node_is_heard_again(
+    connection: Connection, publisher: Publisher, is_ours: bool
+) -> None:
+    """`is_ours`: it was this node's when the others ceased to hear it. Otherwise it becomes this node's meanwhile."""
+    async with opened(connection, publisher) as ground:
+        if is_ours:
+            await ground.work.topics.change(TOPIC, {"zone": "a"})
+            await ground.jobs.add("0")
+            await ground.log.has("0")
+        ground.life.is_heard = False
+        await ground.work.topics.change(TOPIC, {"zone": "a", "rate": 50.0})
+        await ground.until_quiet()
+        await ground.jobs.add("1")
+        ground.life.is_heard = True
+        await ground.log.has("1", within_s=SOON_S)
