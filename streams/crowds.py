@@ -12,21 +12,15 @@ A replica that is behind ends early, and others may not. What lies after such an
 page leaves out a message.
 """
 
-import asyncio
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
-import msgspec
-
-from streams.clock import monotonic_s
 from streams.connection import Connection
-from streams.direct_get import NONE, get_batch
-from streams.errors import Disconnected, Refused, StreamError
-from streams.frames import Message
+from streams.direct_get import get_batch, get_each
+from streams.errors import StreamError
 from streams.log import LogEntry, entry_of, extent_of
-from streams.subjects import api_prefix
 
 CROWDED = 20_000
 """Messages of a pattern from which on a page is cheaper by gets of one message: those take 4 ms for 100."""
@@ -88,7 +82,6 @@ class Crowds:
     def __init__(self, connection: Connection, stream: str) -> None:
         self._connection = connection
         self._stream = stream
-        self._asked = f"{api_prefix()}DIRECT.GET.{stream}"
         self._crowds: OrderedDict[str, _Crowd] = OrderedDict()
 
     async def page(self, pattern: str, seq: int, most: int, most_bytes: int, *, timeout_s: float) -> CrowdPage:
@@ -181,25 +174,10 @@ class Crowds:
         return found
 
     async def _get_many(self, kind: Mapping[str, str], seqs: Sequence[int]) -> list[LogEntry | None]:
-        """Return for each place the message there, or by subject the first from there on. Raises StreamError."""
-        deadline_s = monotonic_s() + GET_S
-        asks = [msgspec.json.encode({"seq": seq, **kind}) for seq in seqs]
-        answers = [await self._connection.send_request(self._asked, ask, deadline_s=deadline_s) for ask in asks]
-        try:
-            async with asyncio.timeout(GET_S):
-                return [self._found(await answer) for answer in answers]
-        except TimeoutError:
-            raise Disconnected(f"{self._stream}: not read within {GET_S:g} s") from None
-        finally:
-            for answer in answers:
-                answer.cancel()
-
-    def _found(self, message: Message) -> LogEntry | None:
-        if message.status == NONE:
-            return None
-        if message.status:
-            raise Refused(message.status_text, subject=self._asked, code=message.status)
-        return entry_of(message)
+        """Return for each place the message there, or by subject the first from there on. Raises as `get_each`."""
+        asks = [{"seq": seq, **kind} for seq in seqs]
+        found = await get_each(self._connection, self._stream, asks, timeout_s=GET_S)
+        return [None if message is None else entry_of(message) for message in found]
 
 
 def _is_of(pattern: str, subject: str) -> bool:

@@ -9,7 +9,7 @@ is lost then. So the first tries are short there.
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import chain, repeat
 
 import msgspec
@@ -48,6 +48,43 @@ async def get_batch(
         except TimeoutError:
             continue
     raise Disconnected(f"{stream}: not read within {timeout_s:g} s")
+
+
+async def get_each(
+    connection: Connection, stream: str, requests: Sequence[Mapping[str, object]], *, timeout_s: float
+) -> list[Message | None]:
+    """Return the first message of each answer, `None` if there is none. All are asked for at once, and what is not
+    answered in time is asked for again. Raises NoStream, Refused, Disconnected."""
+    asked = f"{api_prefix()}DIRECT.GET.{stream}"
+    payloads = [msgspec.json.encode(request) for request in requests]
+    found: dict[int, Message] = {}
+    deadline_s = monotonic_s() + timeout_s
+    for try_s in chain(FIRST_TRIES_S if connection.is_clustered else (), repeat(TRY_S)):
+        left_s = deadline_s - monotonic_s()
+        if left_s <= 0:
+            break
+        sent = {
+            at: await connection.send_request(asked, payload, deadline_s=deadline_s)
+            for at, payload in enumerate(payloads)
+            if at not in found
+        }
+        try:
+            await asyncio.wait(sent.values(), timeout=min(try_s, left_s))
+            found |= {at: answer.result() for at, answer in sent.items() if answer.done() and not answer.exception()}
+        finally:
+            for answer in sent.values():
+                answer.cancel()
+        if len(found) == len(payloads):
+            return [_first(found[at], asked) for at in range(len(payloads))]
+    raise Disconnected(f"{stream}: not read within {timeout_s:g} s")
+
+
+def _first(message: Message, asked: str) -> Message | None:
+    if message.status == NOBODY:
+        raise no_responders(asked)
+    if message.status not in (0, NONE):
+        raise Refused(message.status_text, subject=asked, code=message.status)
+    return None if message.status else message
 
 
 async def _once(

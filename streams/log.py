@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from streams.connection import Connection
-from streams.direct_get import NONE, TOO_MANY, get_batch
+from streams.direct_get import NONE, TOO_MANY, get_batch, get_each
 from streams.errors import Refused, StreamError
 from streams.frames import Message
 from streams.leader_get import get_of_leader
@@ -20,6 +20,7 @@ MOST_LAST = 1024
 PAGE_BYTES = 2 * 1024 * 1024
 """Bytes of one answer, and at most one message more: over a slow link it arrives long before TIMEOUT_S."""
 TIMEOUT_S = 15.0
+COUNTS_AT_ONCE = 64
 FROM_THE_FIRST: Mapping[str, object] = MappingProxyType({"seq": 1})
 _GONE = (10037, 10043, 10057)
 """Errors: no message found, sequence not found, and what a delete in an emptied stream ends with."""
@@ -167,9 +168,22 @@ async def purge_subject(connection: Connection, stream: str, subject: str, *, be
 
 async def count_of(connection: Connection, stream: str, subject: str) -> int:
     """Return how many messages there are whose subject matches. Raises NoStream, Disconnected."""
-    request = {"seq": 1, "next_by_subj": subject, "batch": 1}
-    messages, end = await get_batch(connection, stream, request, timeout_s=TIMEOUT_S)
-    return len(messages) + int(end.headers.get("Nats-Num-Pending", "0"))
+    [count] = await count_each(connection, stream, [subject])
+    return count
+
+
+async def count_each(
+    connection: Connection, stream: str, patterns: Sequence[str], *, timeout_s: float = TIMEOUT_S
+) -> list[int]:
+    """Return how many messages there are for each pattern. The server looks at each subject of a pattern, 25 ms for
+    1,000,000. Raises as `get_each`."""
+    counts: list[int] = []
+    for start in range(0, len(patterns), COUNTS_AT_ONCE):
+        some = patterns[start : start + COUNTS_AT_ONCE]
+        asks = [{"seq": 1, "next_by_subj": pattern, "batch": 1} for pattern in some]
+        for first in await get_each(connection, stream, asks, timeout_s=timeout_s):
+            counts.append(0 if first is None else 1 + int(first.headers.get("Nats-Num-Pending", "0")))
+    return counts
 
 
 async def subjects_of(connection: Connection, stream: str, pattern: str) -> dict[str, int]:

@@ -10,6 +10,7 @@ among many, an answer with the code `bad`.
 """
 
 import builtins
+from bisect import bisect_right
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import get_args
 
@@ -19,7 +20,7 @@ from actors.jobs.adding import Adding
 from actors.jobs.copies import Copies
 from actors.jobs.handout import Handout
 from actors.jobs.obstacles import Obstacles
-from actors.jobs.reads import Found
+from actors.jobs.reads import Found, TopicCounts
 from actors.jobs.replay import JobReplay
 from actors.jobs.replies import (
     NO_SUCH_JOB,
@@ -32,6 +33,7 @@ from actors.jobs.replies import (
 )
 from actors.jobs.rules.cursors import BadCursor, read_cursor, write_cursor
 from actors.jobs.rules.job_answers import (
+    MOST_TOPICS,
     JobReply,
     Listed,
     ListPage,
@@ -111,7 +113,6 @@ class JobDesk:
         self.add_one = adding.add_one
         self.adds_none = adding.adds_none
         self.standstill = adding.standstill
-        self.waiting = adding.waiting
 
     # ---- holding
 
@@ -294,14 +295,24 @@ class JobDesk:
 
     async def count(self, topic: str) -> TopicCounted:
         """Return how many jobs the topic has in each state. Raises BadJob."""
-        counts = await self._store.count(check_topic(topic))
-        return TopicCounted(
-            topic=topic, delayed=counts.delayed, ready=counts.ready, reserved=counts.reserved, done=counts.done
-        )
+        return _counted(check_topic(topic), await self._store.count(topic))
 
-    async def topics(self) -> builtins.list[TopicView]:
-        """Return the topics that were ever used, with their settings, by name."""
-        return [self._view(topic) for topic in sorted(self._topics.known())]
+    async def count_many(self, topics: Sequence[str]) -> builtins.list[TopicCounted]:
+        """Return how many jobs each topic has in each state, in few requests. Raises BadJob."""
+        counts = await self._store.count_many([check_topic(topic) for topic in topics])
+        return [_counted(topic, each) for topic, each in zip(topics, counts, strict=True)]
+
+    def topics(self, *, after: str = "", limit: int = MOST_TOPICS) -> builtins.list[TopicView]:
+        """Return the topics that were ever used, with their settings, by name: up to `limit` of those after `after`.
+        Raises BadJob."""
+        return [self._view(topic) for topic in self.topic_names(after=after, limit=limit)]
+
+    def topic_names(self, *, after: str = "", limit: int = MOST_TOPICS) -> builtins.list[str]:
+        """Return the names alone of such a page. Raises BadJob."""
+        check_range("limit", limit, 1, MOST_TOPICS)
+        known = self._topics.known()
+        first = bisect_right(known, after)
+        return known[first : first + limit]
 
     def known_topics(self) -> Sequence[str]:
         """Return the topics that were ever used, by name."""
@@ -368,3 +379,9 @@ class JobDesk:
             return await self._store.find_everywhere(token_of(job_id))
         found = await self._store.find_key(check_topic(topic), token_of(job_id))
         return () if found is None else (found,)
+
+
+def _counted(topic: str, counts: TopicCounts) -> TopicCounted:
+    return TopicCounted(
+        topic=topic, delayed=counts.delayed, ready=counts.ready, reserved=counts.reserved, done=counts.done
+    )

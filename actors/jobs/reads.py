@@ -6,7 +6,8 @@ job.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import anyio
@@ -14,8 +15,8 @@ import anyio
 from actors.jobs.rules.cursors import BadCursor
 from actors.jobs.rules.job_rules import fires_of, is_in_past, may_be_fired_again
 from actors.jobs.stream import NEAR_MS, READ_S, JobStream, names_of
+from actors.runtime.pieces import in_pieces
 from streams.crowds import Crowds
-from streams.direct_get import get_batch
 from streams.errors import MalformedMessage
 from streams.job_messages import (
     DELAYED_TOKENS,
@@ -28,7 +29,7 @@ from streams.job_messages import (
     decode_done,
     decode_job,
 )
-from streams.log import LogEntry, next_entry
+from streams.log import LogEntry, count_each, extent_of, next_entry, subjects_of
 from streams.subjects import token_of
 
 OVERDUE_MS = 30_000
@@ -36,6 +37,9 @@ OVERDUE_MS = 30_000
 MOST_BYTES = 4 * 1024 * 1024
 MOST_SCANNED = 5_000
 """Jobs that one page reads. If few pass the filter, the page is short, and its cursor goes on."""
+FEW_IN_ALL = 50_000
+"""Messages of the stream up to which one answer with all their subjects (50 ms, 2.5 MB) counts many topics."""
+TOPICS_AT_ONCE = 256
 _CURSOR = re.compile(r"([0-2])\.([0-9]{1,19})", re.ASCII)
 
 
@@ -80,6 +84,9 @@ class TopicCounts(NamedTuple):
     ready: int
     reserved: int
     done: int
+
+
+NO_JOBS = TopicCounts(0, 0, 0, 0)
 
 
 class JobPage(NamedTuple):
@@ -167,9 +174,51 @@ class JobReads:
         return True
 
     async def count(self, topic: str) -> TopicCounts:
-        """Return how many jobs of a topic there are. Eight requests, whatever the numbers."""
-        by_state = {state: [await self._count(token, topic) for token in tokens] for state, tokens in _TOKENS.items()}
-        return TopicCounts(**{state: sum(numbers) for state, numbers in by_state.items()})
+        """Return how many jobs of a topic there are. Eight requests at once, whatever the numbers. The server looks at
+        each job of the topic."""
+        [counts] = await self._count_by_state([topic])
+        return counts
+
+    async def count_many(self, topics: Sequence[str]) -> list[TopicCounts]:
+        """Return how many jobs each topic has. One request if there are few jobs in all, else one for each topic and
+        eight more for those with several jobs."""
+        jobs = self._jobs
+        if len(topics) > 1 and (await extent_of(jobs.connection, jobs.name)).messages <= FEW_IN_ALL:
+            return await self._count_subjects(topics)
+        counts: dict[str, TopicCounts] = {}
+        for start in range(0, len(topics), TOPICS_AT_ONCE):
+            some = topics[start : start + TOPICS_AT_ONCE]
+            totals = await self._count_each([jobs.subject("*", topic, "*") for topic in some])
+            used = [topic for topic, total in zip(some, totals, strict=True) if total]
+            counts |= zip(used, await self._count_by_state(used), strict=True)
+        return [counts.get(topic, NO_JOBS) for topic in topics]
+
+    async def _count_subjects(self, topics: Sequence[str]) -> list[TopicCounts]:
+        """Count the subjects of the whole stream."""
+        jobs, wanted = self._jobs, set(topics)
+        tallied: Counter[tuple[str, State]] = Counter()
+        pattern = jobs.namespace.pattern("jobs", "*", "*", "*")
+        async for subject in in_pieces(await subjects_of(jobs.connection, jobs.name, pattern)):
+            _, _, token, topic, _ = subject.split(".")
+            if topic in wanted and token in _STATES and token != FREE_TOKEN:
+                tallied[topic, _STATES[token]] += 1
+        return [TopicCounts(**{state: tallied[topic, state] for state in _TOKENS}) for topic in topics]
+
+    async def _count_by_state(self, topics: Sequence[str]) -> list[TopicCounts]:
+        places = [(state, token) for state, tokens in _TOKENS.items() for token in tokens]
+        counted = iter(
+            await self._count_each([self._jobs.subject(token, topic, "*") for topic in topics for _, token in places])
+        )
+        found: list[TopicCounts] = []
+        for _ in topics:
+            numbers = dict.fromkeys(_TOKENS, 0)
+            for state, _ in places:
+                numbers[state] += next(counted)
+            found.append(TopicCounts(**numbers))
+        return found
+
+    async def _count_each(self, patterns: Sequence[str]) -> list[int]:
+        return await count_each(self._jobs.connection, self._jobs.name, patterns, timeout_s=READ_S)
 
     async def ready_since_ms(self, topic: str) -> int:
         """Return since when the first ready job of a topic waits or runs. 0: there is none."""
@@ -204,11 +253,6 @@ class JobReads:
             at, seq = (at + 1, 1) if is_end else (at, seq)
         return JobPage(page, f"{at}.{seq}" if at < len(tokens) else "")
 
-    async def _count(self, token: str, topic: str) -> int:
-        request = {"seq": 1, "next_by_subj": self._jobs.subject(token, topic, "*"), "batch": 1}
-        messages, _ = await get_batch(self._jobs.connection, self._jobs.name, request, timeout_s=READ_S)
-        return 1 + _pending(messages[0].headers) if messages else 0
-
 
 _TOKENS: dict[State, tuple[str, ...]] = {
     "delayed": DELAYED_TOKENS,
@@ -233,11 +277,6 @@ def found_of(entry: LogEntry) -> Found:
 
 _STATES: dict[str, State] = {token: state for state, tokens in _TOKENS.items() for token in tokens}
 _STATES[FREE_TOKEN] = "done"
-
-
-def _pending(headers: Mapping[str, str]) -> int:
-    """Return how many more matched."""
-    return int(headers.get("Nats-Num-Pending", "0"))
 
 
 def _is_due_within(found: Found, from_ms: int, before_ms: int) -> bool:

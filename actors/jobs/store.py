@@ -38,6 +38,7 @@ class JobStore:
         self.find_many = reads.find_many
         self.find_everywhere = reads.find_everywhere
         self.count = reads.count
+        self.count_many = reads.count_many
         self.ready_since_ms = reads.ready_since_ms
         self.list_jobs = reads.list_jobs
 

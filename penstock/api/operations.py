@@ -148,7 +148,7 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation(
         "GET", T, "listTopics", "List topics and how many jobs they have", "read",
         {200: jobs.TopicsShown}, topics.list_topics, query=jobs.TopicsQuery, problems=(400, 422),
-        endpoint=DeskEndpoint("jobs", "topics", RequestForm, nats_jobs.topics),
+        endpoint=DeskEndpoint("jobs", "topics", jobs.TopicsAsk, nats_jobs.topics),
     ),
     Operation(
         "GET", T + "/{topic}", "showTopic", "Show a topic's settings and counts", "read",

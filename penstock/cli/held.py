@@ -96,11 +96,11 @@ async def _reserve(
 
 
 async def _is_paused(service: "ServiceClient", topic: str) -> bool:
-    from penstock.api.forms.jobs import TopicViews
-    from penstock.sdk.client_forms import decode
+    from actors.jobs.rules.job_answers import TopicView
+    from penstock.sdk.client_forms import decode, encode
 
-    views = decode((await service.request("topics", b"")).payload, TopicViews).topics
-    return any(view.topic == topic and view.settings.get("is_paused") for view in views)
+    view = decode((await service.request("topic", encode({"topic": topic}))).payload, TopicView)
+    return bool(view.settings.get("is_paused"))
 
 
 async def _finish(call: CommandCall, receipts: Receipts) -> None:

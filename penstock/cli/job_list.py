@@ -13,8 +13,7 @@ from streams.clock import now_ms
 from streams.job_messages import State
 
 if TYPE_CHECKING:
-    from actors.jobs.rules.job_answers import Listed, TopicView
-    from penstock.sdk.calls import ServiceClient
+    from actors.jobs.rules.job_answers import Listed
 
 __all__ = ["add_to"]
 
@@ -23,6 +22,12 @@ SHOWN_BODY = 60
 MOMENTS = ("due_ms", "added_ms", "expires_ms", "until_ms", "finished_ms")
 SHOWN = ("is_paused", "rate", "ttr", "attempts", "most_waiting", "lanes")
 """The settings in a list of topics. The view of one topic shows all of them."""
+MostTopics = Annotated[
+    int | None, typer.Option("-n", "--limit", metavar="N", min=1, help="At most so many.", show_default=False)
+]
+AfterTopic = Annotated[
+    str, typer.Option(metavar="TOPIC", help="Only those behind this one, by name.", show_default=False)
+]
 JobId = Annotated[str, typer.Argument(metavar="ID", help="The job's id within its topic.", show_default=False)]
 
 
@@ -153,22 +158,25 @@ async def _count(
     topics: Annotated[
         list[str] | None, typer.Argument(metavar="[TOPIC]...", help="All if none is named.", show_default=False)
     ] = None,
+    limit: MostTopics = None,
+    after: AfterTopic = "",
 ) -> None:
     """Count jobs by state."""
     from penstock.sdk.client_jobs import Jobs
 
     async with open_service(call) as service:
-        names = topics or [view.topic for view in await _known(service)]
-        counts = [await Jobs(service).count(name) for name in names]
+        counts = await Jobs(service).counts(topics or None, after=after, limit=limit)
     rows = [[each.topic, each.delayed, each.ready, each.reserved, each.done] for each in counts]
     call.out.table(["topic", "delayed", "ready", "reserved", "still known"], rows, empty="no topic has been used")
     call.out.result(counts)
 
 
-async def _topics(call: CommandCall) -> None:
+async def _topics(call: CommandCall, limit: MostTopics = None, after: AfterTopic = "") -> None:
     """List the topics that were ever used, with what is set about each."""
+    from penstock.sdk.client_jobs import Jobs
+
     async with open_service(call) as service:
-        found = await _known(service)
+        found = await Jobs(service).topics(after=after, limit=limit)
     rows = [[view.topic, *(_text(view.settings.get(name)) for name in SHOWN)] for view in found]
     call.out.table(["topic", *SHOWN], rows, empty="no topic has been used")
     call.out.result(found)
@@ -197,13 +205,6 @@ async def _topic(
     for name, value in view.settings.items():
         call.out.say(f"{topic}: {name} = {_text(value)}")
     call.out.result(view)
-
-
-async def _known(service: "ServiceClient") -> "list[TopicView]":
-    from actors.jobs.rules.job_answers import TopicView
-    from penstock.sdk.client_forms import decode
-
-    return decode((await service.request("topics", b"{}")).payload, dict[str, list[TopicView]])["topics"]
 
 
 def _values(texts: Sequence[str], unset: Sequence[str]) -> dict[str, object]:

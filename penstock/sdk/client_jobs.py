@@ -16,6 +16,7 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from actors.jobs.rules.job_answers import (
+    MOST_TOPICS,
     Added,
     JobReply,
     Listed,
@@ -33,7 +34,7 @@ from actors.runtime.rules.spellings import unknown_option
 from actors.runtime.supervisor import one_error
 from actors.runtime.tracing import traces
 from actors.runtime.turns import Carriers, Turns
-from penstock.api.forms.jobs import Answers, JobOptions, Kicked, ReservedJobs, TopicViews, Whys
+from penstock.api.forms.jobs import Answers, JobOptions, Kicked, ReservedJobs, TopicsShown, TopicViews, Whys
 from penstock.errors import NotAccepted, PenstockError, Stale, Timeout, Unavailable, UsageError
 from penstock.sdk.calls import ServiceClient
 from penstock.sdk.client_forms import (
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
 __all__ = ["HeldJob", "Jobs", "ReservationContext", "new_job"]
 
 _T = TypeVar("_T")
+_TopicPage = TypeVar("_TopicPage", TopicsShown, TopicViews)
 AT_ONCE = 8
 """Parts of a long list that are on their way at the same time."""
 MOST_IN_PART = 128
@@ -429,9 +431,42 @@ class Jobs:
         """Return how many jobs of the topic are in each state."""
         return decode((await self._service.request("count", encode({"topic": topic}))).payload, TopicCounted)
 
-    async def topics(self) -> builtins.list[TopicView]:
-        """Return all topics that were ever used, with their settings."""
-        return decode((await self._service.request("topics", b"")).payload, TopicViews).topics
+    async def counts(
+        self, topics: Sequence[str] | None = None, *, after: str = "", limit: int | None = None
+    ) -> builtins.list[TopicCounted]:
+        """Return how many jobs each of these topics has in each state. `None`: all topics, by name, or up to `limit` of
+        those after `after`. In few requests, however many they are."""
+        if topics is None:
+            pages = await self._topic_pages("count", TopicsShown, after, limit)
+            return [each for page in pages for each in page.topics]
+        found: builtins.list[TopicCounted] = []
+        for start in range(0, len(topics), MOST_TOPICS):
+            ask = encode({"topics": topics[start : start + MOST_TOPICS]})
+            found += decode((await self._service.request("count", ask)).payload, TopicsShown).topics
+        return found
+
+    async def topics(self, *, after: str = "", limit: int | None = None) -> builtins.list[TopicView]:
+        """Return all topics that were ever used, with their settings, by name, or up to `limit` of those after
+        `after`."""
+        pages = await self._topic_pages("topics", TopicViews, after, limit)
+        return [view for page in pages for view in page.topics]
+
+    async def _topic_pages(
+        self, endpoint: str, form: type[_TopicPage], after: str, limit: int | None
+    ) -> builtins.list[_TopicPage]:
+        pages: builtins.list[_TopicPage] = []
+        left = limit
+        while left is None or left > 0:
+            ask: dict[str, object] = {"after": after} if after else {}
+            if left is not None:
+                ask["limit"] = min(MOST_TOPICS, left)
+            page = decode((await self._service.request(endpoint, encode(ask))).payload, form)
+            pages.append(page)
+            left = None if left is None else left - len(page.topics)
+            after = page.next
+            if not after:
+                break
+        return pages
 
     async def change_topic(self, topic: str, **values: object) -> TopicView:
         """Change settings of a topic (`ttr="90s"`, `is_paused=True`, …), and return the topic with all settings in

@@ -12,6 +12,9 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 
 from streams.job_messages import Priority, State
 
+MOST_TOPICS = 1_000
+"""In one page of topics, which is 250 kB then."""
+
 Code = Literal["ok", "exists", "over", "stale", "not_found", "quota", "bad", "unavailable", "unknown"]
 HTTP_CODES: dict[Code, int] = {
     "ok": 200,

@@ -14,7 +14,17 @@ from typing import Annotated, Any, Literal, TypedDict, TypeVar
 import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
-from actors.jobs.rules.job_answers import Code, HandedOut, JobReply, Listed, NotAdded, Reserved, TopicCounted, TopicView
+from actors.jobs.rules.job_answers import (
+    MOST_TOPICS,
+    Code,
+    HandedOut,
+    JobReply,
+    Listed,
+    NotAdded,
+    Reserved,
+    TopicCounted,
+    TopicView,
+)
 from actors.jobs.rules.obstacles import JobWhy
 from actors.jobs.rules.topic_settings import MOST_ATTEMPTS
 from actors.runtime.rules.setting_values import BadSetting, Duration
@@ -180,9 +190,19 @@ class ListAsk(RequestForm, frozen=True, kw_only=True):
 
 
 class CountAsk(RequestForm, frozen=True, kw_only=True):
-    """Count a topic's jobs by state."""
+    """Count a topic's jobs by state. Without `topic`, those of several `topics`, or of a page of all, by name."""
 
-    topic: str
+    topic: str = ""
+    topics: list[str] | None = None
+    after: str = ""
+    limit: int = MOST_TOPICS
+
+
+class TopicsAsk(RequestForm, frozen=True, kw_only=True):
+    """Show a page of topics by name. `after`: the `next` of the page before."""
+
+    after: str = ""
+    limit: int = MOST_TOPICS
 
 
 class TopicAsk(RequestForm, frozen=True, kw_only=True):
@@ -208,8 +228,11 @@ class ReservedJobs(Struct, frozen=True):
     jobs: list[Reserved]
 
 
-class TopicViews(Struct, frozen=True):
+class TopicViews(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A page of topics by name. `next` is the `after` of the following page. The last page has none."""
+
     topics: list[TopicView]
+    next: str = ""
 
 
 def read_jobs(payload: bytes) -> tuple[list[NewJob | NotAdded], bool]:

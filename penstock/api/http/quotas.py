@@ -112,10 +112,8 @@ class Quotas:
 
     async def _count(self, caller: Caller, tenant: _Tenant) -> None:
         before, began_s = tenant.since, self._monotonic()
-        waiting = 0
-        for topic in self._desk.known_topics():
-            if caller.is_own(topic):
-                waiting += await self._desk.waiting(topic)
+        counted = await self._desk.count_many(list(filter(caller.is_own, self._desk.known_topics())))
+        waiting = sum(each.delayed + each.ready for each in counted)
         tenant.counted, tenant.since = waiting, tenant.since - before
         tenant.at_s = self._monotonic()
         tenant.took_s = tenant.at_s - began_s

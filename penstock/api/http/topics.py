@@ -17,12 +17,12 @@ _values = msgspec.json.Decoder(dict[str, Any]).decode
 
 async def list_topics(shared: GatewayState, call: HttpCall) -> HttpAnswer:
     """List the topics that are yours, a page at a time, and count their jobs."""
-    asked = query_of(TopicsQuery, call.query)
-    topics = [view.topic for view in await shared.desk.topics()]
-    names = sorted(call.caller.outer(topic) for topic in topics if call.caller.is_own(topic))
+    asked, caller = query_of(TopicsQuery, call.query), call.caller
+    names = sorted(caller.outer(topic) for topic in shared.desk.known_topics() if caller.is_own(topic))
     wanted = [name for name in names if name > asked.after][: asked.limit + 1]
-    with shared.load.work("other", call.caller.key):
-        counted = [await _counted(shared, call, call.caller.inner(name)) for name in wanted[: asked.limit]]
+    with shared.load.work("other", caller.key):
+        found = await shared.desk.count_many([caller.inner(name) for name in wanted[: asked.limit]])
+    counted = [replace(each, topic=caller.outer(each.topic)) for each in found]
     call.charge(len(counted))
     return HttpAnswer(TopicsShown(topics=counted, next=counted[-1].topic if len(wanted) > asked.limit else ""))
 

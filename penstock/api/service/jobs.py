@@ -7,6 +7,7 @@ from typing import Any
 from actors.jobs.desk import JobDesk
 from actors.jobs.rules.job_answers import (
     HTTP_CODES,
+    MOST_TOPICS,
     Added,
     JobReply,
     Listed,
@@ -15,6 +16,7 @@ from actors.jobs.rules.job_answers import (
     TopicCounted,
     TopicView,
 )
+from actors.jobs.rules.job_checks import check_range
 from penstock.api.forms.jobs import (
     Answers,
     CountAsk,
@@ -27,6 +29,8 @@ from penstock.api.forms.jobs import (
     ReserveAsk,
     ReservedJobs,
     TopicAsk,
+    TopicsAsk,
+    TopicsShown,
     TopicViews,
     WhyAsk,
     Whys,
@@ -127,12 +131,31 @@ async def list_jobs(desk: JobDesk, ask: ListAsk, question: Question) -> ListPage
     )
 
 
-async def count(desk: JobDesk, ask: CountAsk, _question: Question) -> TopicCounted:
-    return await desk.count(ask.topic)
+async def count(desk: JobDesk, ask: CountAsk, _question: Question) -> TopicCounted | TopicsShown:
+    if ask.topic:
+        return await desk.count(ask.topic)
+    if ask.topics is not None:
+        check_range("topics", len(ask.topics), 0, MOST_TOPICS)
+        return TopicsShown(topics=await desk.count_many(ask.topics))
+    names = desk.topic_names(after=ask.after, limit=ask.limit)
+    counted = await desk.count_many(names)
+    return TopicsShown(topics=counted, next=_next_topic(desk, names, ask.limit))
 
 
-async def topics(desk: JobDesk, _ask: object, _question: Question) -> TopicViews:
-    return TopicViews(await desk.topics())
+async def topics(desk: JobDesk, ask: TopicsAsk, question: Question) -> TopicViews:
+    """Return a page, short enough for one message."""
+    views: list[TopicView] = []
+    left_bytes = question.most_bytes - ROOM
+    for view in desk.topics(after=ask.after, limit=ask.limit):
+        left_bytes -= len(encode(view)) + 1
+        if views and left_bytes < 0:
+            return TopicViews(topics=views, next=views[-1].topic)
+        views.append(view)
+    return TopicViews(topics=views, next=_next_topic(desk, [view.topic for view in views], ask.limit))
+
+
+def _next_topic(desk: JobDesk, names: Sequence[str], limit: int) -> str:
+    return names[-1] if len(names) == limit and desk.topic_names(after=names[-1], limit=1) else ""
 
 
 async def topic(desk: JobDesk, ask: TopicAsk, _question: Question) -> TopicView:

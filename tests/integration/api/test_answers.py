@@ -383,7 +383,9 @@ async def test_jobs_as_a_service(asker: Recorder) -> None:
     for bad in ("", '{"topic": "svc", "state": "x"}', '{"topic": "svc", "limit": 0}', '{"topic": "svc", "after": "x"}'):
         await jobs("list", bad)
     await jobs("count", '{"topic": "svc"}')
-    await jobs("count")
+    await jobs("count", '{"topics": ["svc", "unused"]}')
+    for bad in ('{"topics": ["b!"]}', '{"limit": 0}', '{"what": 1}'):
+        await jobs("count", bad)
     await jobs("peek", '{"topic": "svc", "id": "none"}')
     await jobs("peek", '{"topic": "svc"}')
     await jobs("why", '{"topic": "svc", "id": "a"}')
@@ -401,6 +403,7 @@ async def test_jobs_as_a_service(asker: Recorder) -> None:
     await jobs("topic", '{"topic": "svc", "set": {"ttr": "1ms"}}')
     await jobs("topic", '{"topic": "svc", "set": {"what": 1}}')
     await jobs("topics", '{"what": 1}')
+    await jobs("topics", '{"limit": 1001}')
     assert (await asker.look("jobs", "topics"))["topics"]
     check("jobs_service", asker.text)
 

@@ -8,6 +8,7 @@ import anyio.lowlevel
 import pytest
 from aiohttp import ClientSession
 
+from actors.jobs.rules.job_answers import TopicCounted
 from penstock.api.http import quotas
 from streams.connection import Connection
 from streams.publisher import Publisher
@@ -64,12 +65,12 @@ async def test_no_add_waits_for_a_count_but_a_tenants_first(
     monkeypatch.setattr(quotas, "PART", 0)
     async with running_gateway(connection, publisher) as running:
         token = await running.token("app", most_waiting=5)
-        waiting, begun, gate = running.desk.waiting, anyio.Event(), anyio.Event()
+        count, begun, gate = running.desk.count_many, anyio.Event(), anyio.Event()
 
-        async def stalled(topic: str) -> int:
+        async def stalled(topics: list[str]) -> list[TopicCounted]:
             begun.set()
             await gate.wait()
-            return await waiting(topic)
+            return await count(topics)
 
         async with ClientSession(running.url, headers={"Authorization": f"Bearer {token}"}) as client:
 
@@ -78,7 +79,7 @@ async def test_no_add_waits_for_a_count_but_a_tenants_first(
                     return response.status
 
             assert await add() == 201
-            monkeypatch.setattr(running.desk, "waiting", stalled)
+            monkeypatch.setattr(running.desk, "count_many", stalled)
             with anyio.fail_after(60):
                 assert [await add() for _ in range(4)] == [201] * 4, "by the last count, and what was let in since"
                 await begun.wait()

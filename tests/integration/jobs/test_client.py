@@ -13,6 +13,7 @@ from msgspec import Raw, Struct
 
 import penstock
 from actors.jobs.rules.job_answers import Added, NotAdded
+from penstock.api.service import jobs as job_service
 from penstock.sdk import calls, client_jobs, held_jobs
 from penstock.sdk.client import Client
 from penstock.sdk.held_jobs import HeldJob
@@ -334,11 +335,32 @@ async def test_what_a_person_does(client: Client, office: Office) -> None:
     await client.jobs.change_topic(TOPIC, ttr="90s")
     assert [view.topic for view in await client.jobs.topics()] == [TOPIC]
     with pytest.raises(penstock.NotAccepted):
+        await client.jobs.counts(["default"])
+    with pytest.raises(penstock.NotAccepted):
         await client.jobs.change_topic(TOPIC, ttr=-1)
     with pytest.raises(penstock.UsageError, match="ttr: 'for ever' is not a duration; write a text with its unit"):
         await client.jobs.change_topic(TOPIC, ttr="for ever")
     view = await client.jobs.change_topic(TOPIC, ttr=timedelta(minutes=2), backoff=1.5, attempts=4)
     assert [view.settings[name] for name in ("ttr", "backoff", "attempts")] == ["2m", "1500ms", 4]
+
+
+@pytest.mark.parametrize("limit", [None, 1, 2, 3, 4])
+async def test_topics_and_their_counts_come_in_pages(
+    client: Client, office: Office, monkeypatch: pytest.MonkeyPatch, limit: int | None
+) -> None:
+    for name in ("b", "c", "a"):
+        await client.jobs.add(name, id="1")
+    while len(office.desk.known_topics()) < 3:
+        await anyio.lowlevel.checkpoint()
+    monkeypatch.setattr(client_jobs, "MOST_TOPICS", 2)
+    monkeypatch.setattr(job_service, "ROOM", office.connection.max_payload - 500)  # one topic fits
+    wanted = ["a", "b", "c"]
+    assert [view.topic for view in await client.jobs.topics(limit=limit)] == wanted[:limit]
+    assert [view.topic for view in await client.jobs.topics(after="a", limit=limit)] == wanted[1:][:limit]
+    assert [(one.topic, one.ready) for one in await client.jobs.counts(limit=limit)] == [
+        (name, 1) for name in wanted[:limit]
+    ]
+    assert [one.topic for one in await client.jobs.counts(["c", "none", "a"])] == ["c", "none", "a"]
 
 
 # ---- when answers are lost

@@ -750,9 +750,9 @@ async def test_counts_and_topics(office: Office) -> None:
     while (counts := await office.desk.count(TOPIC)).ready != 1:  # the server takes an ack a moment after it came
         await anyio.lowlevel.checkpoint()
     assert (counts.delayed, counts.reserved, counts.done) == (1, 1, 0)
-    while len(await office.desk.topics()) < 2:
+    while len(office.desk.topics()) < 2:
         await anyio.lowlevel.checkpoint()
-    assert [view.topic for view in await office.desk.topics()] == [TOPIC, "other"]
+    assert [view.topic for view in office.desk.topics()] == [TOPIC, "other"]
 
 
 async def test_a_topic_is_changed_and_a_bad_setting_refused(office: Office) -> None:
@@ -770,7 +770,7 @@ async def test_what_is_set_for_all_topics_is_changed_under_the_name_default(offi
     while (await office.desk.change_topic(TOPIC, {})).settings["attempts"] != 4:
         await anyio.lowlevel.checkpoint()
     (refused,) = await office.try_add("a", topic="default")
-    assert (refused.code, await office.desk.topics()) == ("bad", [])
+    assert (refused.code, office.desk.topics()) == ("bad", [])
     with pytest.raises(BadJob):
         await office.desk.reserve("default")
 

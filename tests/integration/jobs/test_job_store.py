@@ -11,6 +11,7 @@ from anyio import create_task_group, fail_after
 from anyio.lowlevel import checkpoint
 from msgspec.structs import replace
 
+from actors.jobs import reads
 from actors.jobs.adds import Clash, Stored
 from actors.jobs.deliveries import FailedAttempt
 from actors.jobs.reads import Found
@@ -594,6 +595,26 @@ async def test_a_handlers_end_is_known_for_its_time(jobs: Jobs) -> None:
 
 
 # ---- looking
+
+
+@pytest.mark.parametrize("few_in_all", [0, 50_000])
+async def test_topics_are_counted_together_as_each_alone(
+    jobs: Jobs, monkeypatch: pytest.MonkeyPatch, few_in_all: int
+) -> None:
+    monkeypatch.setattr(reads, "FEW_IN_ALL", few_in_all)
+    with fail_after(20):
+        await jobs.added(5)
+        await jobs.add("late", delay_ms=HOUR)
+        for number, priority in enumerate(("high", "low", "low")):
+            await jobs.add(f"p{number}", priority=priority, topic="other")
+        handed = await jobs.reserve()
+        await jobs.store.finish_many([handed.receipt], remember_s=60)
+        await jobs.reserve()
+        names = ["none", TOPIC, "other"]
+        found = await jobs.store.count_many(names)
+        while found != [await jobs.store.count(name) for name in names]:  # an ack takes a moment
+            found = await jobs.store.count_many(names)
+        assert [tuple(one) for one in found] == [(0, 0, 0, 0), (1, 3, 1, 1), (0, 3, 0, 0)]
 
 
 async def test_a_list_goes_page_by_page_over_all_lanes(jobs: Jobs) -> None:

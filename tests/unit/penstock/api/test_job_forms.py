@@ -15,7 +15,7 @@ from actors.jobs.rules.job_answers import NotAdded
 from actors.jobs.rules.topic_settings import as_written
 from actors.jobs.worker.job import duration_ms
 from actors.runtime.rules.setting_values import Duration
-from penstock.api.forms.jobs import CountAsk, FinishAsk, JobOptions, JobToAdd, OutboxOptions, read_jobs
+from penstock.api.forms.jobs import FinishAsk, JobOptions, JobToAdd, OutboxOptions, PeekAsk, read_jobs
 from penstock.api.forms.reading import Malformed, read_ask
 from penstock.errors import PenstockError, UsageError
 from penstock.sdk.client_forms import add_answers, dealt, encode, millis, moment_ms, too_large
@@ -59,7 +59,7 @@ def test_any_json_is_read_or_refused(value: Any) -> None:
 
 def test_nothing_stands_for_no_fields() -> None:
     with pytest.raises(Malformed, match="topic"):
-        read_ask(b"", CountAsk)
+        read_ask(b"", PeekAsk)
     assert read_ask(b"", FinishAsk) == FinishAsk()
 
 
