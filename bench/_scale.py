@@ -20,6 +20,7 @@ class Line(msgspec.Struct, kw_only=True, frozen=True):
     reached: float | None = None
     most: float | None = None
     of: str = ""
+    most_growth: float = MOST_GROWTH
 
     @property
     def growth(self) -> float:
@@ -29,7 +30,7 @@ class Line(msgspec.Struct, kw_only=True, frozen=True):
     @property
     def ok(self) -> bool:
         is_within = self.most is None or (self.reached is not None and self.reached <= self.most)
-        return self.growth <= MOST_GROWTH and is_within
+        return self.growth <= self.most_growth and is_within
 
     def document(self) -> dict[str, object]:
         """Return the line for JSON, with its growth and its verdict."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
@@ -22,10 +23,11 @@ from actors.runtime.pieces import in_pieces
 from actors.runtime.supervisor import Supervisor
 from actors.runtime.tending import tended_by
 from bench._fetch import Bench, fetch_bench
+from bench._quiet import memory_mb
 from bench._scale import Line
-from bench.idle import memory_mb
 from penstock.admin.records import Records
 from penstock.admin.sources import Wanted, add
+from penstock.node.app import COLLECT_AFTER
 from penstock.node.config import Config
 from penstock.node.fetch_engine import FetchEngine, open_fetch_engine
 from penstock.node.node import Node, open_node
@@ -39,6 +41,8 @@ NODES = 100
 SCANS, CHANGES = 3, 8
 NOWHERE = "http://127.0.0.1:1"
 TICK_S = 0.001
+LOOK_S, IDLE_S = 0.5, 0.02
+"""A starting node is settled once it uses no more in so long."""
 
 
 class Costs(NamedTuple):
@@ -169,6 +173,8 @@ async def _measured(size: int) -> Costs:
         held = _Held()
         async with _node(bench, held) as (node, engine):
             blocked_ms = 1000 * held.most_s
+            held.scope.cancel()
+            await _settled()
             change_ms = await _change_ms(bench, node.settings)
             scan_us = await _scan_us(engine, size)
         records = Records(Session(bench.connection, bench.publisher))
@@ -211,17 +217,22 @@ class _Held:
 
     def __init__(self) -> None:
         self.most_s = 0.0
+        self.scope = anyio.CancelScope()
 
     async def watch(self) -> None:
-        while True:
-            began_s = monotonic_s()
-            await anyio.sleep(TICK_S)
-            self.most_s = max(self.most_s, monotonic_s() - began_s - TICK_S)
+        with self.scope:
+            while True:
+                began_s = monotonic_s()
+                await anyio.sleep(TICK_S)
+                self.most_s = max(self.most_s, monotonic_s() - began_s - TICK_S)
 
 
 @asynccontextmanager
 async def _node(bench: Bench, held: _Held) -> AsyncIterator[tuple[Node, FetchEngine]]:
-    """Run a node's fetch engine in this process. `held` sees how long the loop was blocked."""
+    """Run a node's fetch engine in this process, which collects garbage as a node does. `held` sees how long the loop
+    was blocked."""
+    gc.freeze()
+    gc.set_threshold(*COLLECT_AFTER)
     config, stop = Config(nats=bench.url, roles=("allocator", "monitor")), anyio.Event()
     async with open_node(config, bench.connection, NodeRecord(node="n1", run="r1"), stop) as node:
         async with open_fetch_engine(node) as engine, anyio.create_task_group() as tasks:
@@ -231,6 +242,15 @@ async def _node(bench: Bench, held: _Held) -> AsyncIterator[tuple[Node, FetchEng
             assert engine.allocator.tended()
             yield node, engine
             tasks.cancel_scope.cancel()
+
+
+async def _settled() -> None:
+    """Wait until this process does next to nothing: the first looks at all sources are over."""
+    used_s = 1.0
+    while used_s > IDLE_S:
+        began_s = time.process_time()
+        await anyio.sleep(LOOK_S)
+        used_s = time.process_time() - began_s
 
 
 async def _change_ms(bench: Bench, settings: LiveSettings) -> float:

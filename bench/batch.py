@@ -24,8 +24,8 @@ from actors.batch.tasks import Tasks
 from actors.batch.views import View
 from bench import _batch_theirs
 from bench._fetch import Bench, fetch_bench
+from bench._quiet import memory_mb
 from bench.harness import Result, two_of
-from bench.idle import memory_mb
 from penstock.rows.sheets.parsing import parse_sheet
 from penstock.rows.sheets.writing import open_sheet
 from streams.batch_messages import NewBatch

@@ -10,8 +10,8 @@ import msgspec
 
 from bench._fetch import Bench, fetch_bench
 from bench._limits_app import COUNT
+from bench._quiet import cpu_s, memory_mb
 from bench.harness import Result
-from bench.idle import cpu_s, memory_mb
 from streams.clock import monotonic_s
 
 NAME = "idle_limits"

@@ -163,6 +163,7 @@ class Monitor:
         self._quiet: dict[SourceKey, int] = {}
         """Up to when each source has nothing to look at, unless it changes. Kept while this node leads."""
         self._failures: Failures[SourceKey] = Failures(log, "monitor.look_failed", "source", FORESEEN)
+        self._has_other_sources = True
         self._looked_s = 0.0
         self._hurry = anyio.Event()
         settings.on_change(self._settings_changed)
@@ -181,7 +182,7 @@ class Monitor:
     async def _lead(self, _lease: Lease) -> None:
         log.info("monitor.leads", extra=fields(node=self._node))
         self._begin_anew()
-        removers = [view.on_change(self._changed) for view in (self._ledgers, self._sources)]
+        removers = [self._ledgers.on_change(self._changed), self._sources.on_change(self._source_changed)]
         self.elected.set()
         try:
             async with anyio.create_task_group() as tasks:
@@ -207,10 +208,15 @@ class Monitor:
         self.progress.forget()
         self._outages.forget()
         self._holes.forget()
+        self._has_other_sources = True
         self._looked_s = 0.0
 
     def _changed(self, source: SourceKey) -> None:
         self._quiet.pop(source, None)
+
+    def _source_changed(self, source: SourceKey) -> None:
+        self._changed(source)
+        self._has_other_sources = True
 
     def _settings_changed(self, source: SourceKey) -> None:
         """Scan now, so that a new period holds from now on and not from the end of the old one."""
@@ -225,21 +231,22 @@ class Monitor:
         """Look at every source once, and sometimes at the consumers."""
         self._ends = {key for key in self._ends if not self._alerts.is_sent(key)}
         self._worth = {*self._ends}
-        sources, now_ms = self._sources.known(), self._clock.now_ms()
-        async for source in in_pieces(sources):
-            if self._quiet.get(source, 0) <= now_ms:
-                await self._look(source)
+        sources, now_ms, quiet = self._sources.known(), self._clock.now_ms(), self._quiet
+        async for source in in_pieces([source for source in sources if quiet.get(source, 0) <= now_ms]):
+            await self._look(source)
         self._worth.update(await self._outages.tell())
         self._worth.update(await self._holes.tell(sources))
-        self._forget_all_but(set(sources))
+        self._alerts.keep_only(self._worth)
+        self._buried &= self._worth
+        if self._has_other_sources:
+            self._has_other_sources = False
+            self._forget_all_but(set(self._sources.known()))
         if monotonic_s() - self._looked_s >= min(LOOK_AT_CONSUMERS_S, self.progress.stuck_s):
             self._looked_s = monotonic_s()
             await self._look_at_consumers()
 
     def _forget_all_but(self, sources: set[SourceKey]) -> None:
         self._measures.keep_only([(source.platform, source.source) for source in sources])
-        self._alerts.keep_only(self._worth)
-        self._buried &= self._worth
         self._lagging &= sources
         self._parked &= sources
         self._failures.keep_only(sources)

@@ -34,17 +34,20 @@ class InForce(NamedTuple):
 def newest_together(newest: Iterable[Kept]) -> InForce | None:
     """Return what is in force if the newest values of all levels fit together, else None."""
     newest = list(newest)
-    levels = changed_together(Levels(), newest)
-    return None if levels is None else InForce(levels, {kept.key: kept.revision for kept in newest}, {})
-
-
-def changed_together(levels: Levels, changed: Iterable[Kept]) -> Levels | None:
-    """Return the levels in force after changes, if all of `levels` are the newest and fit together with the changed
-    ones, else None."""
-    try:
-        return levels.with_levels(dict(_level_of(kept) for kept in changed))
-    except (BadSetting, UnknownLevel):
+    levels = Levels()
+    if not change_together(levels, newest):
         return None
+    return InForce(levels, {kept.key: kept.revision for kept in newest}, {})
+
+
+def change_together(levels: Levels, changed: Iterable[Kept]) -> bool:
+    """Change levels that are the newest, in place. Return False if the changed ones do not fit together with them: then
+    nothing has changed."""
+    try:
+        levels.change(dict(_level_of(kept) for kept in changed))
+    except (BadSetting, UnknownLevel):
+        return False
+    return True
 
 
 def _level_of(kept: Kept) -> tuple[LevelName, LevelValues | None]:

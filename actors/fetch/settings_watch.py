@@ -29,7 +29,7 @@ from msgspec import Struct
 from actors.fetch.rules.settings import FetchSettings
 from actors.fetch.settings_history import History
 from actors.fetch.settings_levels import PREFIX, LevelName, Levels
-from actors.fetch.settings_replay import InForce, Kept, changed_together, newest_together, replayed
+from actors.fetch.settings_replay import InForce, Kept, change_together, newest_together, replayed
 from actors.fetch.sources import SourceKey, source_of
 from actors.runtime.live import Live
 from actors.runtime.logs import fields
@@ -152,15 +152,13 @@ class LiveSettings:
         """Compute what is in force, and report the changes."""
         self._wake = anyio.Event()
         changed = sorted(self._waiting)
-        levels = self._with_own(changed)
-        if is_own := levels is not None:
+        refused: Mapping[str, str] = {}
+        if is_own := self._take_own(changed):
             for key in changed:
                 self._judge(key)
-            refused: Mapping[str, str] = {}
         else:
             found = await self._in_force()
-            levels, self._judged, refused = found.levels, dict(found.newest), found.refused
-        self._levels = levels
+            self._levels, self._judged, refused = found.levels, dict(found.newest), found.refused
         self._waiting = {key for key in self._waiting if self._live.revision(key) != self._judged.get(key, 0)}
         accepted = [key for key in changed if key not in refused]
         if accepted:
@@ -172,13 +170,13 @@ class LiveSettings:
                 self._refuse(refusal)
         await self._notify(changed if is_own else None)
 
-    def _with_own(self, changed: Sequence[str]) -> Levels | None:
-        """Return the levels after changes of sources' own levels alone. `None`: all levels have to be looked at,
-        because a wider one changed, or one is not in force, or one of these does not fit."""
+    def _take_own(self, changed: Sequence[str]) -> bool:
+        """Take changes of sources' own levels alone. Return False if all levels have to be looked at, because a wider
+        one changed, or one is not in force, or one of these does not fit."""
         if self._refused or not self._judged or any(key.count(".") != 2 for key in changed):
-            return None
+            return False
         entries = ((key, self._live.get(key)) for key in changed)
-        return changed_together(
+        return change_together(
             self._levels, [Kept(0, key, None if entry is None else entry.raw) for key, entry in entries]
         )
 

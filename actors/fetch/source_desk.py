@@ -128,10 +128,6 @@ class SourceDesk:
                 return slice_why(shown, ledger, piece, world, self._clock.now_ms())
         raise UnknownSource(f"no source {key} with a ledger; `penstock sources list` shows all")
 
-    async def slice_world(self, source: SourceKey) -> SliceWorld:
-        """Return what is around a source's slices: who may fetch them, and whether the sink takes their orders."""
-        return (await self._worlds(await self._read(source.key), [source]))[source]
-
     async def _read(self, pattern: str) -> _Stored:
         levels, sources = await read_levels(self._settings), await stored_sources(self._settings.bucket, pattern)
         return _Stored(levels, sources, await living(self._nodes), {})

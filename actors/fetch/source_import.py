@@ -238,7 +238,9 @@ class Importer:
     async def _write_all(
         self, wanted: Sequence[_Wanted], known: _Known, levels: Levels, progress: Progress
     ) -> list[RowFault]:
-        epochs = await self._epochs([each.source for each in wanted if each.source not in known.ledgers])
+        epochs = await first_epochs(
+            self._connection, [each.source for each in wanted if each.source not in known.ledgers]
+        )
         faults: list[RowFault] = []
         left, done = iter(wanted), 0
 
@@ -287,17 +289,6 @@ class Importer:
             return revision
         return await self._settings.bucket.compare_and_set(name.key, msgspec.json.encode(after), revision)
 
-    async def _epochs(self, sources: Sequence[SourceKey]) -> dict[SourceKey, int]:
-        """Return the first epochs of sources that had a ledger before: later than those that were seen."""
-        namespace, found = self._connection.namespace, dict[SourceKey, int]()
-        for part in _parts(sources, EVENTS_AT_ONCE):
-            subjects = [namespace.event("fetch", "slice_completed", each.platform, each.source) for each in part]
-            entries = await last_entries(self._connection, namespace.stream("EVENTS"), subjects)
-            for source, subject in zip(part, subjects, strict=True):
-                if subject in entries and (epoch := _epoch_of(entries[subject].payload)):
-                    found[source] = epoch + 1
-        return found
-
 
 class BadSourceRow(ValueError):
     """A row that cannot be taken, and the field that is wrong."""
@@ -305,6 +296,18 @@ class BadSourceRow(ValueError):
     def __init__(self, field: str, problem: str) -> None:
         super().__init__(problem)
         self.field = field
+
+
+async def first_epochs(connection: Connection, sources: Sequence[SourceKey]) -> dict[SourceKey, int]:
+    """Return the first epochs of sources that had a ledger before: later than those that were seen."""
+    namespace, found = connection.namespace, dict[SourceKey, int]()
+    for part in _parts(sources, EVENTS_AT_ONCE):
+        subjects = [namespace.event("fetch", "slice_completed", each.platform, each.source) for each in part]
+        entries = await last_entries(connection, namespace.stream("EVENTS"), subjects)
+        for source, subject in zip(part, subjects, strict=True):
+            if subject in entries and (epoch := _epoch_of(entries[subject].payload)):
+                found[source] = epoch + 1
+    return found
 
 
 def new_ledger(start_ms: int, *, epoch: int, is_paused: bool) -> Ledger:

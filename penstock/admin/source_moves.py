@@ -9,16 +9,15 @@ from actors.fetch.look_desk import LookView, lengths_for, view_of
 from actors.fetch.rules import steering
 from actors.fetch.rules.ledger import Ledger
 from actors.fetch.rules.looks import BadLook, ask_look, look_window
-from actors.fetch.rules.slices import parse_slice_id
 from actors.fetch.settings_levels import LevelName
-from actors.fetch.source_import import new_ledger
+from actors.fetch.source_import import first_epochs, new_ledger
 from actors.fetch.sources import SourceKey
 from penstock.admin.records import Records
 from penstock.errors import UsageError
 from penstock.times import time_text
 from streams.errors import RevisionConflict
-from streams.fetch_messages import SliceCompleted, SourceResumed, decode_event
-from streams.log import last_entries, purge_subject
+from streams.fetch_messages import SourceResumed
+from streams.log import purge_subject
 from streams.subjects import check_token
 
 __all__ = ["backfill", "cancel_backfill", "look", "make_ledger", "pause", "remove", "resume", "rewind"]
@@ -105,11 +104,8 @@ async def remove(records: Records, source: SourceKey, *, keeps_ledger: bool) -> 
 
 async def make_ledger(records: Records, source: SourceKey, start_ms: int, *, is_paused: bool = False) -> Ledger:
     """Make the first ledger, or one in place of a deleted one."""
-    subject = records.namespace.event("fetch", "slice_completed", source.platform, source.source)
-    last = (await last_entries(records.connection, records.namespace.stream("EVENTS"), [subject])).get(subject)
-    event = decode_event(last.payload) if last is not None else None
-    epoch = parse_slice_id(event.slice_id).epoch + 1 if isinstance(event, SliceCompleted) else 1
-    ledger = new_ledger(start_ms, epoch=epoch, is_paused=is_paused)
+    epochs = await first_epochs(records.connection, [source])
+    ledger = new_ledger(start_ms, epoch=epochs.get(source, 1), is_paused=is_paused)
     try:
         await records.create_ledger(source, ledger)
     except RevisionConflict:

@@ -213,7 +213,7 @@ async def test_batches_and_sources_move_with_their_shard(land: Land) -> None:
         third = await batches.submit("bound-numbers", [200, 1, 0])
         missing = "it is bound to zone c, which no node of it serves; start one with --zone c"
         assert (await batches.why(third.instance_id)).reason == missing
-        assert (await records.source_desk.slice_world(source)).elsewhere == missing
+        assert (await records.source_desk.why(source.platform, source.source)).reason == missing
         await batches.limit("bound-numbers", zone="b")
         await batches.wait(third.instance_id, timeout_s=WITHIN_S)
         assert ground.zones_of("item", range(200, 201)) == {"b"}

@@ -8,7 +8,7 @@ from actors.fetch.rules import settings as rules
 from actors.fetch.rules.setting_table import Setting
 from actors.fetch.rules.settings import parse_level, resolve
 from actors.fetch.settings_levels import DEFAULT, LevelName, Levels, UnknownLevel, level_of_key
-from actors.fetch.settings_replay import InForce, Kept, changed_together, newest_together, replayed
+from actors.fetch.settings_replay import InForce, Kept, change_together, newest_together, replayed
 from actors.runtime.rules.setting_values import BadSetting
 
 KEYS = st.sampled_from(["fetch.default", "fetch.a", "fetch.b", "fetch.a.s", "fetch.a.t", "fetch.b.s", "fetch.a.b.c"])
@@ -86,12 +86,15 @@ def test_levels_that_are_changed_together_are_those_that_are_taken_at_once(
     first = newest_together({each.key: each for each in kept(course[:at])}.values())
     if first is None:
         return
-    changed = changed_together(first.levels, [each for each in last.values() if each.revision > at])
+    before = {name: first.levels.values(name) for name in first.levels.names()}
+    is_taken = change_together(first.levels, [each for each in last.values() if each.revision > at])
     wanted = newest_together(last.values())
-    assert (changed is None) == (wanted is None)
-    if changed is not None and wanted is not None:
-        assert changed.names() == wanted.levels.names()
-        assert all(changed.settings(name) == wanted.levels.settings(name) for name in changed.names())
+    assert is_taken == (wanted is not None)
+    if wanted is not None:
+        assert first.levels.names() == wanted.levels.names()
+        assert all(first.levels.settings(name) == wanted.levels.settings(name) for name in wanted.levels.names())
+    else:
+        assert {name: first.levels.values(name) for name in first.levels.names()} == before
 
 
 def test_a_refused_level_is_not_tried_again_after_each_of_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
