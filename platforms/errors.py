@@ -32,6 +32,10 @@ class Unreadable(BrokenContract):
     than so many orders."""
 
 
+class WindowIgnored(Unreadable):
+    """Rows can be read, but they are not from the window that was asked for."""
+
+
 class Garbled(BrokenContract):
     """The body is no whole JSON: cut short, or mixed up on its way. The same request may well succeed: ask again."""
 

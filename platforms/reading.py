@@ -43,7 +43,7 @@ from msgspec import Raw, Struct
 
 from platforms.adapter import EMPTY_PAGE, LARGEST, LONGEST_KEY, BadRow, Declaration, Page, Row
 from platforms.bounds import RequestedBounds, Window
-from platforms.errors import BrokenContract, Unreadable
+from platforms.errors import BrokenContract, Unreadable, WindowIgnored
 from platforms.parts import (
     MOST_AT_ONCE,
     ListedBefore,
@@ -370,7 +370,7 @@ class Reading:
         self._odd += len(odd)
         is_page = len(strays) >= _FEW_ROWS and 2 * len(strays) > len(rows)
         if is_page or (odd and self._odd >= 3 * _FEW_ROWS and 2 * self._odd > self._listed):
-            raise Unreadable(
+            raise WindowIgnored(
                 f"{len(odd)} of {len(rows)} rows are not from {window_text(asked)}: the platform ignores the "
                 "window; check the names of its parameters",
                 odd[0].body[:_SHOWN],

@@ -9,7 +9,7 @@ from typing import Literal
 
 from platforms.adapter import Page
 from platforms.bounds import Bounds, Window
-from platforms.errors import Unreadable
+from platforms.errors import WindowIgnored
 from platforms.parts import window_text
 
 _SHOWN = 4096
@@ -29,7 +29,7 @@ class WindowCheck:
         return self._windows[len(self._pages)]
 
     def feed(self, page: Page) -> Verdict | None:
-        """Take an answer. Return the verdict after the second one, None before. Raises Unreadable if the platform
+        """Take an answer. Return the verdict after the second one, None before. Raises WindowIgnored if the platform
         ignores the window."""
         self._pages.append(page)
         if len(self._pages) < 2:
@@ -38,7 +38,7 @@ class WindowCheck:
         in_both = first & second
         if in_both and 2 * len(in_both) >= min(len(first), len(second)):
             names = " and ".join(window_text(each) for each in self._windows)
-            raise Unreadable(
+            raise WindowIgnored(
                 f"the platform lists {len(in_both)} orders for each of {names}: it ignores the window; check the names "
                 "of its parameters",
                 self._pages[0].rows[0].body[:_SHOWN],

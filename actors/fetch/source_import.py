@@ -27,7 +27,7 @@ from actors.fetch.rules.slices import parse_slice_id
 from actors.fetch.settings_desk import Desk, StoredSettings, read_stored
 from actors.fetch.settings_levels import LevelName, Levels
 from actors.fetch.slice_allocator import ensure_lanes
-from actors.fetch.sources import SourceKey, SourceRecord, source_of
+from actors.fetch.sources import BadSourceName, SourceKey, SourceRecord, source_named, source_of
 from actors.fetch.stored import Broken, decoded, stored_adapter
 from actors.runtime.pieces import in_pieces
 from actors.runtime.rules.setting_values import BadSetting, start_ms_of
@@ -39,7 +39,6 @@ from streams.connection import Connection
 from streams.errors import MalformedMessage, MalformedSubject, RevisionConflict
 from streams.fetch_messages import SliceCompleted, decode_event
 from streams.log import last_entries
-from streams.subjects import check_token
 
 AT_ONCE = 128
 EVENTS_AT_ONCE = 500
@@ -189,6 +188,8 @@ class Importer:
                     raise BadSourceRow("source", f"{source} is in row {first[source]} already; leave one of them out")
                 first[source] = number
                 differs = self._checked(source, row, adapters[row.adapter], known, levels)
+            except BadSourceName as error:
+                faults.append(RowFault(number, "source", str(error)))
             except BadSourceRow as error:
                 faults.append(RowFault(number, error.field, str(error)))
             else:
@@ -315,19 +316,6 @@ def new_ledger(start_ms: int, *, epoch: int, is_paused: bool) -> Ledger:
     late word of an old holder means a slice of the new one."""
     ledger = msgspec.structs.replace(first_ledger(start_ms), epoch=epoch)
     return steering.pause(ledger, ADDED_SO) if is_paused else ledger
-
-
-def source_named(text: str) -> SourceKey:
-    """Return the source that PLATFORM/SOURCE names. Raises BadSourceRow."""
-    platform, slash, source = text.partition("/")
-    try:
-        if not slash or platform == "default":
-            raise BadSourceRow(
-                "source", f"{text[:80]!r}: write PLATFORM/SOURCE, as in mall/s1; no platform is called default"
-            )
-        return SourceKey(check_token("platform", platform), check_token("source", source))
-    except MalformedSubject as error:
-        raise BadSourceRow("source", f"{error}; a source is named PLATFORM/SOURCE, as in mall/s1") from error
 
 
 def page_of(rows: Sequence[SourceRow], after: str, limit: int) -> list[SourceRow]:

@@ -19,7 +19,8 @@ from platforms.errors import BadDeclaration
 from platforms.registry import make_adapter
 from streams.bucket import Bucket
 from streams.entries import Entry
-from streams.errors import MalformedMessage
+from streams.errors import MalformedMessage, MalformedSubject
+from streams.subjects import check_token
 
 
 class SourceKey(msgspec.Struct, frozen=True, order=True, cache_hash=True):
@@ -35,6 +36,23 @@ class SourceKey(msgspec.Struct, frozen=True, order=True, cache_hash=True):
     def key(self) -> str:
         """The bucket key of the source's ledger."""
         return f"{self.platform}.{self.source}"
+
+
+class BadSourceName(ValueError):
+    """A text that names no source. The message says what to write."""
+
+
+def source_named(text: str) -> SourceKey:
+    """Return the source that PLATFORM/SOURCE names. Raises BadSourceName."""
+    platform, slash, source = text.partition("/")
+    if not slash:
+        raise BadSourceName(f"source {text[:80]!r}: write PLATFORM/SOURCE, as in mall/s1")
+    if platform == "default":
+        raise BadSourceName("platform 'default': that is the level of settings for all sources; choose another name")
+    try:
+        return SourceKey(check_token("platform", platform), check_token("source", source))
+    except MalformedSubject as error:
+        raise BadSourceName(f"{error}; a source is named PLATFORM/SOURCE, as in mall/s1") from error
 
 
 def source_of(key: str) -> SourceKey:

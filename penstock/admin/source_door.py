@@ -12,7 +12,7 @@ from typing import NamedTuple
 import msgspec
 
 from actors.fetch import accounts
-from actors.fetch.sources import SourceKey
+from actors.fetch.sources import BadSourceName, SourceKey, source_named
 from penstock.errors import UsageError
 from platforms.adapter import Adapter
 from platforms.declared import declare
@@ -42,16 +42,10 @@ class AdapterTable(NamedTuple):
 
 def read_source(text: str) -> SourceKey:
     """Return the source that PLATFORM/SOURCE names. Raises UsageError."""
-    platform, slash, source = text.partition("/")
     try:
-        if not slash:
-            raise UsageError(f"source {text[:80]!r}: write PLATFORM/SOURCE, as in mall/s1")
-        key = SourceKey(check_token("platform", platform), check_token("source", source))
-    except MalformedSubject as error:
-        raise UsageError(f"{error}; a source is named PLATFORM/SOURCE, as in mall/s1") from error
-    if platform == "default":
-        raise UsageError("platform 'default': that is the level of settings for all sources; choose another name")
-    return key
+        return source_named(text)
+    except BadSourceName as error:
+        raise UsageError(str(error)) from error
 
 
 def read_platform(text: str) -> str:

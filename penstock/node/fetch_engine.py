@@ -69,6 +69,7 @@ async def open_fetch_engine(node: Node, *, rates: WantedRates | None = None) -> 
         learned = LearnedLimits(ledgers, node.bucket("DIGESTS"), budgets, node.clock)
         reader = WindowReader(
             transport=transport,
+            ledgers=ledgers,
             sources=sources,
             publisher=node.publisher,
             digests=Digests(Bucket(node.connection, node.publisher, namespace.bucket("DIGESTS"), Digest)),

@@ -49,10 +49,12 @@ class Short(msgspec.Struct, frozen=True, tag="short"):
 
 
 class Misread(msgspec.Struct, frozen=True, tag="misread"):
-    """The platform's responses are not as the adapter declares them. `said`: the response, without secrets."""
+    """The platform's responses are not as the adapter declares them. `said`: the response, without secrets. `of_rows`:
+    the rows of an answer, or the answer itself, cannot be read."""
 
     reason: str
     said: str
+    of_rows: bool = False
 
 
 class Failed(msgspec.Struct, frozen=True, tag="failed"):
@@ -303,9 +305,9 @@ def _move(ended: Ended) -> Move:
             return lambda ledger, now_ms: holding.fall_short(
                 ledger, slice_id, fence, short, reason, policy, now_ms, chance=ended.chance, is_readable=is_readable
             )
-        case Misread(reason=reason, said=said):
+        case Misread(reason=reason, said=said, of_rows=of_rows):
             return lambda ledger, now_ms: holding.misread(
-                ledger, slice_id, fence, reason, said, policy, now_ms, chance=ended.chance
+                ledger, slice_id, fence, reason, said, policy, now_ms, chance=ended.chance, of_rows=of_rows
             )
         case Failed(reason=reason, least_wait_ms=wait_ms):
             return _failure(ended, reason, wait_ms)

@@ -45,9 +45,11 @@ from actors.fetch.fetcher.session import IN_PLACE_MS, AttemptTime, PlatformSessi
 from actors.fetch.fetcher.unfinished import Batch, UnfinishedReading, UnfinishedReadings
 from actors.fetch.grants import Grants
 from actors.fetch.learning import LearnedLimits
+from actors.fetch.ledgers import BrokenLedger, Contended, Ledgers, MissingLedger
 from actors.fetch.rules.cutting import SWEEP
+from actors.fetch.rules.holding import had_readable
 from actors.fetch.rules.tuning import WIDE_MS
-from actors.fetch.sources import Sources, UnknownSource, UnusableSource
+from actors.fetch.sources import SourceKey, Sources, UnknownSource, UnusableSource
 from actors.runtime.actor import FATAL
 from actors.runtime.bounds import Anywhere, WorkBounds
 from actors.runtime.events import outgoing_event
@@ -60,7 +62,7 @@ from actors.runtime.tracing import traces
 from actors.runtime.transport import BadUrl, Transport
 from platforms.adapter import Adapter, BadRow, Declaration, Row
 from platforms.bounds import Window
-from platforms.errors import BadDeclaration, BrokenContract, Unreadable
+from platforms.errors import BadDeclaration, BrokenContract, Unreadable, WindowIgnored
 from platforms.lists import begin_reading
 from platforms.reading import ReadingResult
 from streams.chance import chance
@@ -108,6 +110,7 @@ class WindowReader:
         self,
         *,
         transport: Transport,
+        ledgers: Ledgers,
         sources: Sources,
         publisher: Publisher,
         digests: Digests,
@@ -122,6 +125,7 @@ class WindowReader:
         self._learned = learned
         self._bounds = bounds or Anywhere()
         self._transport = transport
+        self._ledgers = ledgers
         self._sources = sources
         self._publisher = publisher
         self._digests = digests
@@ -221,7 +225,8 @@ class WindowReader:
         except BrokenContract as error:
             attempt.spoil()
             if isinstance(error, Unreadable) or not work.is_trusted:
-                return Misread(without_secrets(error.reason), shown(error.said))
+                of_rows = isinstance(error, Unreadable) and not isinstance(error, WindowIgnored)
+                return Misread(without_secrets(error.reason), shown(error.said), of_rows)
             return Failed(error.reason)
         except FATAL:
             raise
@@ -243,7 +248,10 @@ class WindowReader:
                 await publish(partial(self._publish, work, progress, left, next(pages)))
             while (ask := reading.next()) is not None:
                 asked_ms = self._clock.now_ms()
-                batch = progress.take(await session.request(reading, ask), self._read_ms())
+                rows = await session.request(reading, ask)
+                if rows and not work.is_trusted:
+                    await self._note_readable(work.source)
+                batch = progress.take(rows, self._read_ms())
                 self._check_clock(work, progress, asked_ms)
                 reach("fetch")
                 if batch is not None:
@@ -258,6 +266,16 @@ class WindowReader:
         reach("tell")
         is_readable = bool(reading.result.distinct) if reading.result.distinct or reading.bad else None
         return replace(short or WindowStored(rows=reading.result.distinct), is_readable=is_readable)
+
+    async def _note_readable(self, source: SourceKey) -> None:
+        """Note that the rows of a new source can be read. Only its first such answer is a write. What cannot be stored
+        now is noted at the next answer."""
+        try:
+            ledger = self._ledgers.peek(source)
+            if ledger is not None and had_readable(ledger) is not ledger:
+                await self._ledgers.move(source, lambda ledger: (had_readable(ledger), None))
+        except (Contended, MissingLedger, BrokenLedger, StreamError) as error:
+            log.warning("fetcher.answer_not_noted", extra=fields(source=str(source), error=str(error)))
 
     async def _begun(self, work: ReadSlice, adapter: Adapter) -> UnfinishedReading:
         """Return the slice's unfinished reading, or a new one."""

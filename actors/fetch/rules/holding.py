@@ -230,21 +230,29 @@ def misread(
     now_ms: int,
     *,
     chance: float,
+    of_rows: bool = False,
 ) -> tuple[Ledger, Retried | GaveUp | Released | StaleFence]:
     """Fail the slice, whose responses are not as declared. If the source is not known to have readable rows, the second
     such failure parks it: the declaration is wrong, and every window would fail in the same way. Windows that are given
-    up for it use up the trust in the source."""
+    up for it use up the trust in the source. `of_rows`: its rows cannot be read. One readable answer shows that this is
+    not the declaration, even in the middle of another window."""
     held = _held(ledger, slice_id, fence)
     if isinstance(held, StaleFence):
         return ledger, held
     if ledger.state == "parked":
         return release(ledger, slice_id, fence, now_ms, reason=reason)
-    if ledger.trust < 0:
+    is_declaration = not (of_rows and ledger.has_readable)
+    if ledger.trust < 0 and is_declaration:
         return park(replace(ledger, trust=0), slice_id, fence, _quoted(reason, said), now_ms)
     after, result = _failed(ledger, held, reason, policy, now_ms, chance=chance)
-    if ledger.trust == 0:
+    if ledger.trust == 0 and is_declaration:
         return replace(after, trust=-1), result
     return (_judged(after, is_readable=False) if isinstance(result, GaveUp) else after), result
+
+
+def had_readable(ledger: Ledger) -> Ledger:
+    """Note that an answer of the source could be read, in a window that is not read to its end."""
+    return ledger if ledger.has_readable or ledger.trust > 0 else replace(ledger, has_readable=True)
 
 
 def refused(
@@ -441,7 +449,8 @@ def _judged(ledger: Ledger, is_readable: bool | None) -> Ledger:
     """Return the ledger with its trust after a window whose rows could, or could not, be read."""
     if is_readable is None or (not is_readable and ledger.trust <= 0):
         return ledger
-    return replace(ledger, trust=TRUST if is_readable else ledger.trust - 1)
+    trust = TRUST if is_readable else ledger.trust - 1
+    return replace(ledger, trust=trust, has_readable=ledger.has_readable and trust > 0)
 
 
 def _finished(before: Ledger, after: Ledger, held: OpenSlice) -> str:

@@ -170,7 +170,8 @@ class Ledger(msgspec.Struct, frozen=True, omit_defaults=True):
 
     `trust` says whether its rows can be read as its adapter declares them. Above 0: some could, and so many windows in
     a row may still hold only unreadable rows. 0: none ever could, or none any more. Below 0: a window has failed for
-    it. `answers` says the same of its requests: above 0, some were answered, and so many windows in a row may still be
+    it. `has_readable`: an answer could be read since then, whatever became of its window. `answers` says of its
+    requests what `trust` says of its rows: above 0, some were answered, and so many windows in a row may still be
     refused. `owes_end`: an administrator got a notice of a hole, and must get one when none is left.
     """
 
@@ -186,6 +187,7 @@ class Ledger(msgspec.Struct, frozen=True, omit_defaults=True):
     holes: tuple[Hole, ...] = ()
     passes: tuple[Pass, ...] = ()
     trust: int = 0
+    has_readable: bool = False
     answers: int = 0
     outage: Outage | None = None
     owes_end: bool = False

@@ -29,6 +29,7 @@ from actors.fetch.fetcher.decisions import (
 )
 from actors.fetch.rules import holding, steering
 from actors.fetch.rules.cutting import cut
+from actors.fetch.rules.holding import had_readable
 from actors.fetch.rules.ledger import Hole, Ledger, OpenSlice, Pass, Shortfall, faults, find_open, first_ledger
 from actors.fetch.rules.settings import FetchSettings
 from actors.fetch.rules.slices import Kind
@@ -246,6 +247,25 @@ def test_a_source_of_which_rows_were_read_is_not_parked_for_a_window_that_cannot
     for _ in range(3):
         ledger, _ = read_as(ledger, 0, MISREAD)
     assert (ledger.state, [hole.reason for hole in ledger.holes]) == ("running", [MISREAD.reason])
+
+
+def test_a_source_with_one_readable_answer_is_not_parked_for_rows_of_other_windows() -> None:
+    """A long slice is far from its end when two others meet rows that cannot be read."""
+    unreadable, ignored = replace(MISREAD, of_rows=True), replace(MISREAD, reason="the platform ignores the window")
+    ledger, _ = read_as(opened(), 1, unreadable)
+    ledger = had_readable(ledger)
+    assert had_readable(ledger) is ledger
+    for _ in range(2):
+        ledger, _ = read_as(ledger, 0, unreadable)
+    assert (ledger.state, len(ledger.holes)) == ("running", 0)
+    assert read_as(ledger, 0, ignored)[0].state == "parked"
+
+
+def test_after_windows_that_were_given_up_an_earlier_answer_counts_no_more() -> None:
+    ledger, _ = read_as(had_readable(cut(first_ledger(0), replace(SETTINGS, max_open=9), NOW)), 0, WindowStored(True))
+    for _ in range(3):
+        ledger, _ = read_as(ledger, 0, WindowStored(is_readable=False))
+    assert (ledger.trust, ledger.has_readable) == (0, False)
 
 
 def test_windows_without_rows_say_nothing_of_whether_rows_can_be_read() -> None:
