@@ -254,6 +254,7 @@ def _yield_to_others(pid: int) -> None:
         os.setpriority(os.PRIO_PROCESS, pid, os.getpriority(os.PRIO_PROCESS, 0) + LOWER)
     else:  # not a lower priority of real time: it would leave other programs no core
         os.sched_setscheduler(pid, os.SCHED_OTHER, os.sched_param(0))
+        os.setpriority(os.PRIO_PROCESS, pid, -LOWER)  # those come after it
 
 
 def _be_as_others(pid: int) -> None:

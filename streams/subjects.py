@@ -189,6 +189,10 @@ class Namespace(msgspec.Struct, frozen=True):
         """Return the subject of requests to the timer that fires the jobs of a partition."""
         return self.subject("due", str(partition), "holder")
 
+    def due_known(self, partition: int) -> str:
+        """Return the subject of requests for the due times of a partition, to a timer that knows them."""
+        return self.subject("due", str(partition), "known")
+
     def gone(self) -> str:
         """Return the subject of requests to nodes with handlers that a job was deleted. They reply."""
         return self.subject("gone")

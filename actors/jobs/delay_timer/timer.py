@@ -1,8 +1,9 @@
 """Delay timer: makes each delayed job ready at its due time, by the server's clock, with one conditional publish.
 
-In: notices `due.<partition>` of jobs that were delayed, and the stored jobs, in one sweep over JOBS when the node gains
-partitions, and after a reconnect from shortly before the break. Out: the job on its ready subject, its schedule removed
-in the same step. State: none of its own. Due times and names are in memory (actors/jobs/rules/due_times.py), bounded.
+In: notices `due.<partition>` of jobs that were delayed. When the node gains partitions, what another timer knows, or
+the stored jobs, in one sweep over JOBS. After a reconnect those from shortly before the break. Out: the job on its
+ready subject, its schedule removed in the same step. State: none of its own. Due times and names are in memory
+(actors/jobs/rules/due_times.py), bounded.
 
 It sleeps until the next due time, and an earlier job wakes it. It reads a job `LEAD_MS` before it is due, and prepares
 the publish then, so that at the due time it writes one frame. The number of jobs read ahead is bounded. The rest is
@@ -27,6 +28,7 @@ from anyio.abc import TaskStatus
 
 from actors.jobs.delay_timer.alarm import Alarm
 from actors.jobs.delay_timer.partitions import ASK_S, Partitions
+from actors.jobs.delay_timer.shared_times import SharedTimes
 from actors.jobs.rules.due_times import Due, DueTimes, RoundTrips, may_fire, partition_of
 from actors.jobs.rules.job_rules import BACKSTOP_MS
 from actors.runtime.actor import FATAL
@@ -107,6 +109,7 @@ class DelayTimer:
             is_ready=lambda n: n in self._swept,
             is_due=self._is_due_soon,
         )
+        self._shared = SharedTimes(connection, namespace, self._known_after, lambda: self._newest_seq)
         self._forget()
 
     def _forget(self) -> None:
@@ -157,6 +160,7 @@ class DelayTimer:
                 task_status.started()
         finally:
             remove()
+            self._shared.share(())
             with anyio.CancelScope(shield=True):
                 for subscription in self._subscriptions.values():
                     await subscription.unsubscribe()
@@ -189,19 +193,51 @@ class DelayTimer:
                     after_seq = max(0, self._newest_seq - OVERLAP)
                     self._was_cut_off = not await self._sweep(self._swept, after_seq=after_seq)
             elif fresh := self._times.kept - self._swept:
-                if await self._sweep(fresh):
-                    self._swept |= fresh
-                    self._partitions.wake()
+                fresh = await self._without_shared(fresh)
+                if fresh and await self._sweep(fresh):
+                    self._known(fresh)
             else:
                 await self._sweep_alarm.wait(self._horizon_wait_s())
                 self._start_over_before_horizon()
 
+    def _known(self, partitions: frozenset[int]) -> None:
+        self._swept |= partitions
+        self._shared.share(self._swept)
+        self._partitions.wake()
+
+    async def _without_shared(self, fresh: frozenset[int]) -> frozenset[int]:
+        """Learn what other timers know of partitions. Return those that none of them has passed on."""
+        began_s, known_before, left = monotonic_s(), len(self._times), set(fresh)
+        try:
+            for n in sorted(fresh):
+                if not await self._shared.get(n, self._on_notices):
+                    break
+                left.discard(n)
+                self._known(frozenset({n}))
+        except FATAL:
+            raise
+        except StreamError as error:
+            self._log_trouble("timer.not_shared", error)
+        took_s, learned = round(monotonic_s() - began_s, 2), len(self._times) - known_before
+        log.info("timer.shared", extra=fields(partitions=len(fresh) - len(left), learned=learned, took_s=took_s))
+        return frozenset(left)
+
+    def _known_after(self, n: int, last: Due | None, most: int) -> list[Due] | None:
+        """Return the jobs of a partition after one, for another timer. Those that were read ahead come first."""
+        if self._was_cut_off:
+            return None
+        known = self._times.after(n, last, most)
+        if known is None or last is not None:
+            return known
+        return [Due(shot.due_ms, shot.name) for shot in self._loaded if partition_of(shot.name) == n] + known
+
     async def _follow_wanted(self) -> None:
         """Listen first, so that notices report what is stored during the sweep."""
         wanted = self._partitions.wanted
+        self._swept &= wanted
+        self._shared.share(self._swept)
         for n in self._times.kept - wanted:
             self._times.drop(n)
-            self._swept -= {n}
             await self._subscriptions.pop(n).unsubscribe()
         for n in wanted - self._times.kept:
             self._times.keep(n)
@@ -258,6 +294,7 @@ class DelayTimer:
                 self._times.keep(n)
             self._times.horizon_ms, self._has_horizon = None, False
             self._swept = frozenset()
+            self._shared.share(())
 
     # ---- reading ahead
 

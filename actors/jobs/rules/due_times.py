@@ -14,6 +14,7 @@ certainly be processed before it (`may_fire`, by the recent round trips), and it
 silent. All others are left to the server (ADR 14).
 """
 
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Collection, Iterable
 from heapq import heapify, heappop, heappush
@@ -33,6 +34,9 @@ PATIENCE_MS = 2.0
 PATIENT_TRIPS = 2
 MOST_BYTES = 160_000_000
 """About two million jobs with names of 30 characters. A node uses 250 MB for a million."""
+MOST_SHARED = 50_000
+"""A timer with more jobs of a partition does not pass them on: it sorts them for each request, and fires nothing
+meanwhile."""
 _DUE_BYTES = 6
 _LATEST_MS = 2 ** (8 * _DUE_BYTES) - 1
 _OVERHEAD = 48
@@ -90,7 +94,7 @@ class DueTimes:
         for due_ms, name in jobs:
             heap = heaps.get(crc32(name) % PARTITIONS)
             if heap is not None and due_ms <= end_ms:
-                entry = (due_ms if due_ms > 0 else 0).to_bytes(_DUE_BYTES, "big") + name
+                entry = _entry(due_ms, name)
                 heappush(heap, entry)
                 size += len(entry) + _OVERHEAD
         self._bytes += size
@@ -101,6 +105,16 @@ class DueTimes:
         """Return the earliest due time of these partitions, or None if there is none."""
         first = min((heap[0] for heap in self._of(only) if heap), default=None)
         return None if first is None else _due_of(first)
+
+    def after(self, partition: int, last: Due | None, most: int) -> list[Due] | None:
+        """Return up to `most` jobs of a partition, those after `last`, earliest first. `None`: there are more than
+        `MOST_SHARED`, or some were dropped for lack of memory."""
+        heap = self._heaps[partition]
+        if len(heap) > MOST_SHARED or self.horizon_ms is not None:
+            return None
+        heap.sort()  # still a heap, and nearly sorted at the next call
+        begin = 0 if last is None else bisect_right(heap, _entry(*last))
+        return [Due(_due_of(entry), entry[_DUE_BYTES:]) for entry in heap[begin : begin + most]]
 
     def pass_over(self, until_ms: int, only: Collection[int]) -> None:
         """Drop the jobs of these partitions that are due by `until_ms`: others fire them."""
@@ -173,6 +187,10 @@ class RoundTrips:
 def may_fire(now_ms: float, server_ms: float, trip_ms: float) -> bool:
     """Return whether the server will process a publish sent now, after `trip_ms`, before it fires at `server_ms`."""
     return now_ms + trip_ms + MARGIN_MS <= server_ms
+
+
+def _entry(due_ms: int, name: bytes) -> bytes:
+    return (due_ms if due_ms > 0 else 0).to_bytes(_DUE_BYTES, "big") + name
 
 
 def _due_of(entry: bytes) -> int:

@@ -8,12 +8,14 @@ import anyio
 import pytest
 
 from actors.jobs.adds import Stored
+from actors.jobs.delay_timer import shared_times
+from actors.jobs.delay_timer.shared_times import SharedTimes
 from actors.jobs.rules.due_times import FEW, PARTITIONS
 from actors.jobs.store import JobStore
 from actors.runtime.rules.placement import ranking
 from streams.clock import monotonic_s, now_ms
 from streams.connection import Connection, connect
-from streams.delayed_jobs import DelayedJobs
+from streams.delayed_jobs import DelayedJobs, encode_notice
 from streams.job_messages import JobRecord
 from streams.log import purge_subject, read_log
 from streams.publisher import Publisher
@@ -322,6 +324,10 @@ async def test_a_timer_that_knows_no_due_times_yet_is_not_handed_any(
         async with running_timer(connection, publisher, name="first") as first:
             await until_complete(first.timer)
             may_read = anyio.Event()
+
+            async def nobody(self: SharedTimes, n: int, take: Callable[..., object]) -> bool:
+                return False
+
             sweep = DelayedJobs.sweep
 
             async def later(self: DelayedJobs, take: Callable[..., object], **more: Any) -> int:
@@ -329,6 +335,7 @@ async def test_a_timer_that_knows_no_due_times_yet_is_not_handed_any(
                 return await sweep(self, take, **more)
 
             monkeypatch.setattr(DelayedJobs, "sweep", later)
+            monkeypatch.setattr(SharedTimes, "get", nobody)
             async with (
                 connect(server.url, name="newcomer", namespace=connection.namespace) as other,
                 Publisher(other) as others_publisher,
@@ -340,6 +347,45 @@ async def test_a_timer_that_knows_no_due_times_yet_is_not_handed_any(
                 may_read.set()
                 while not second.timer.held:
                     await anyio.lowlevel.checkpoint()
+
+
+async def test_a_timer_that_starts_gets_the_due_times_from_another_and_reads_no_stream(
+    server: EmbeddedServer, connection: Connection, publisher: Publisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It gets those, too, that the first one has read ahead. Only a timer fires them within the test."""
+    with anyio.fail_after(WITHIN_S):
+        async with running_timer(connection, publisher, name="first") as first:
+            await until_complete(first.timer)
+            soon_ms = now_ms() + 4_000
+            for n in range(30):
+                await delay(connection, publisher, f"soon {n}", soon_ms + n)
+                await delay(connection, publisher, f"late {n}", soon_ms + HOUR_MS)
+            while first.timer.known < 60 or not first.timer._loaded:
+                await anyio.lowlevel.checkpoint()
+
+            async def none(self: DelayedJobs, take: Callable[..., object], **more: Any) -> int:
+                raise AssertionError("it reads the stream")
+
+            monkeypatch.setattr(DelayedJobs, "sweep", none)
+            monkeypatch.setattr(shared_times, "A_REPLY", 3)
+            async with (
+                connect(server.url, name="newcomer", namespace=connection.namespace) as other,
+                Publisher(other) as others_publisher,
+                running_timer(other, others_publisher, name="newcomer") as second,
+            ):
+                while len(second.timer._swept) < PARTITIONS or second.timer.known < 60:
+                    await anyio.lowlevel.checkpoint()
+                assert {job.id for job in await until_ready(connection, 30)} == {f"soon {n}" for n in range(30)}
+
+
+async def test_a_request_for_due_times_that_is_none_does_no_harm(connection: Connection, publisher: Publisher) -> None:
+    with anyio.fail_after(WITHIN_S):
+        async with running_timer(connection, publisher) as firer:
+            await until_complete(firer.timer)
+            await delay(connection, publisher, "job", now_ms() + 1_000)
+            for payload in (b"{", b"\xff", encode_notice([(1, 0, "no name at all")])):
+                await connection.publish_core(connection.namespace.due_known(0), payload, reply=connection.new_inbox())
+            await until_ready(connection, 1)
 
 
 # ---- the server goes

@@ -10,6 +10,7 @@ from actors.jobs.rules.due_times import (
     FEW,
     MARGIN_MS,
     MEMORY_MS,
+    MOST_SHARED,
     PARTITIONS,
     PATIENCE_MS,
     UNKNOWN_TRIP_MS,
@@ -54,6 +55,31 @@ def test_taking_a_few_at_a_time_takes_the_same(jobs: list[tuple[int, bytes]], mo
     assert [due for due, before in zip(taken, [None, *taken], strict=False) if due != before] == kept_of(jobs).take(
         10**9, 1_000, ALL
     )
+
+
+@given(JOBS, st.integers(1, 10))
+def test_page_by_page_another_timer_gets_all_jobs_of_a_partition_and_none_is_taken(
+    jobs: list[tuple[int, bytes]], most: int
+) -> None:
+    times = kept_of(jobs)
+    for n in ALL:
+        found, last = list[Due](), None
+        while page := times.after(n, last, most):
+            assert len(page) <= most
+            found, last = found + page, page[-1]
+        assert list(dict.fromkeys(found)) == sorted({Due(*job) for job in jobs if partition_of(job[1]) == n})
+    assert len(times) == len(jobs)
+    assert times.take(10**9, 1_000, ALL) == kept_of(jobs).take(10**9, 1_000, ALL)
+
+
+def test_a_timer_that_dropped_jobs_or_has_too_many_passes_none_on() -> None:
+    name = b"mail.1"
+    many = kept_of([(n, name) for n in range(MOST_SHARED + 1)])
+    assert many.after(partition_of(name), None, 1) is None
+    assert many.after((partition_of(name) + 1) % PARTITIONS, None, 1) == []
+    dropped = kept_of([(n, name) for n in range(100)], most_bytes=2_000)
+    assert dropped.horizon_ms is not None
+    assert dropped.after(partition_of(name), None, 1) is None
 
 
 @given(JOBS)
