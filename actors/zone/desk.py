@@ -33,6 +33,7 @@ from actors.zone.rules.routing import (
     drained,
     made,
     moved,
+    moves,
     next_map,
     restored,
     takers_of,
@@ -99,11 +100,13 @@ class MapView(Struct, frozen=True, kw_only=True):
 
 
 class ChangeView(Struct, frozen=True, kw_only=True):
-    """What a change does, or did. `map`: after it. `is_applied`: it is in force."""
+    """What a change does, or did. `map`: after it. `is_applied`: it is in force. `nodeless`: zones that get shards, or
+    that are new in the map, and of which no node lives. What they get waits for one."""
 
     plan: ChangePlan
     map: MapView
     is_applied: bool
+    nodeless: list[str] = []
 
 
 class ZoneView(Struct, frozen=True, kw_only=True):
@@ -327,12 +330,14 @@ class ZoneDesk:
             known |= {record.taken for record in (await self._hub.records()).values()}
             known |= {own.epoch} if own is not None else set()
         told: list[ChangePlan] = []
+        nodeless: list[str] = []
         dead = self._dead()
 
         def change(shards: ShardMap | None) -> ShardMap:
             wanted = make(shards)
             check_lasting(shards, wanted, dead)
             told[:] = [plan(shards, wanted, records)]
+            nodeless[:] = _nodeless(shards, wanted, self._nodes())
             if shards is not None and _same(shards, wanted):
                 return shards
             least = max({0 if shards is None else shards.epoch, *known})
@@ -345,11 +350,17 @@ class ZoneDesk:
         else:
             after = await change_map(self._changes, change)
             log.info("zone.map_changed", extra=fields(epoch=after.epoch, by=by, why=why, moves=len(told[0].moves)))
-        return ChangeView(plan=told[0], map=map_view(after), is_applied=not is_dry)
+        return ChangeView(plan=told[0], map=map_view(after), is_applied=not is_dry, nodeless=nodeless)
 
 
 def _not_kept(epoch: int | None) -> BadMap:
     return BadMap(NO_MAP if epoch is None else f"epoch {epoch}: is not kept; see `penstock routing history`")
+
+
+def _nodeless(before: ShardMap | None, after: ShardMap, nodes: Mapping[str, Sequence[str]]) -> list[str]:
+    gaining = {move.after for move in moves(before, after) if move.after}
+    new = {*after.zones()} - {*(before.zones() if before is not None else ())}
+    return [zone for zone in sorted(gaining | new) if not nodes.get(zone)]
 
 
 def _some(shards: ShardMap | None) -> ShardMap:

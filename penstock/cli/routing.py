@@ -5,7 +5,7 @@ import tomllib
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import typer
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "add_to",
+    "check_drill",
     "followed",
     "open_zones",
     "person",
@@ -33,6 +34,7 @@ __all__ = [
     "write_drill",
 ]
 
+V = TypeVar("V")
 ASK_S = 10.0
 LOOK_S = 0.2
 """Between two looks at a change that is followed."""
@@ -157,15 +159,15 @@ def _change(
 ) -> dict[str, Any]:
     change: dict[str, Any] = {
         "map": None if file is None else _document(file),
-        "moves": dict(_pair("--move", text, "SHARD=ZONE") for text in move or ()),
-        "weights": dict(weight_of(text) for text in weight or ()),
+        "moves": _each_once("--move", [_pair("--move", text, "SHARD=ZONE") for text in move or ()]),
+        "weights": _each_once("--weight", [weight_of(text) for text in weight or ()]),
         "epoch": epoch,
         "from_zone": from_zone,
         "balance": balance,
         "drain": drain,
         "takeover": takeover,
     }
-    if not any(value for value in change.values()) and epoch is None:
+    if not any(value for value in change.values()) and epoch is None and file is None:
         raise UsageError("say what to change: a FILE, --move, --weight, --balance, --epoch, --drain or --takeover")
     if file is not None and sum(bool(value) for value in change.values()) > 1:
         raise UsageError(f"{file}: is a whole map; write weights, drain and takeover into it, and no other option")
@@ -179,6 +181,14 @@ def _document(file: Path) -> dict[str, Any]:
         raise UsageError(f"{file}: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise UsageError(f"{file}: not TOML: {error}") from error
+
+
+def _each_once(option: str, pairs: "Sequence[tuple[str, V]]") -> dict[str, V]:
+    found: dict[str, V] = {}
+    for name, value in pairs:
+        if found.setdefault(name, value) != value:
+            raise UsageError(f"{option}: {name[:40]}: is given twice, as {found[name]} and as {value}; use one of them")
+    return found
 
 
 def _pair(option: str, text: str, form: str) -> tuple[str, str]:
@@ -214,6 +224,12 @@ def say_change(call: CommandCall, view: "ChangeView") -> None:
 
 def say_plan(out: Output, view: "ChangeView") -> None:
     """Say it to people."""
+    _say_moves(out, view)
+    for zone in view.nodeless:
+        out.say(f"zone {zone} has no live node: its new shards wait for one")
+
+
+def _say_moves(out: Output, view: "ChangeView") -> None:
     plan = view.plan
     if not plan.moves:
         out.say(f"epoch {view.map.epoch}: no shard moves")
@@ -317,6 +333,15 @@ def say_report(out: Output, report: "MoveReport") -> None:
         ],
         empty="no job has saved an offset in these shards",
     )
+
+
+def check_drill(path: Path) -> None:
+    """Raise UsageError if the report cannot be written there. Called before anything moves."""
+    try:
+        with path.open("a", encoding="utf-8"):
+            pass
+    except OSError as error:
+        raise UsageError(f"--report: {path}: {error.strerror}; nothing was moved") from error
 
 
 def write_drill(path: Path, view: "ChangeView", report: "MoveReport") -> None:

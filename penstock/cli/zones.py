@@ -9,7 +9,16 @@ from actors.runtime.rules.texts import some_of
 from penstock.cli.call import CommandCall, command
 from penstock.cli.help import Group
 from penstock.cli.output import Output
-from penstock.cli.routing import followed, open_zones, person, say_change, say_plan, say_report, write_drill
+from penstock.cli.routing import (
+    check_drill,
+    followed,
+    open_zones,
+    person,
+    say_change,
+    say_plan,
+    say_report,
+    write_drill,
+)
 from penstock.errors import UsageError
 
 if TYPE_CHECKING:
@@ -114,6 +123,8 @@ async def _steer(
     """Change the map. With `file`, wait until the change is over, and write down what it was to do, and did."""
     if dry_run and file is not None:
         raise UsageError("--report: nothing moves with --dry-run; use one of them")
+    if file is not None:
+        check_drill(file)
     async with open_zones(call) as zones:
         steer = zones.drain if verb == "drain" else zones.restore
         view = await steer(which, dry_run=dry_run, by=person())

@@ -121,8 +121,10 @@ def _shards(zone: str, text: str | Sequence[str | int], function: Function) -> l
         if not first.isdecimal() or not (last.isdecimal() if dash else True) or len(part) > 12:
             raise BadMap(f"zone {zone}: {part[:40]!a} is no shard; write numbers and ranges, as 0-32,40")
         low, high = int(first), int(last or first)
-        if high < low or high - low >= MOST_SHARDS:
+        if high < low:
             raise BadMap(f"zone {zone}: {part}: the range goes from the lower to the higher shard, as 0-32")
+        if high >= MOST_SHARDS:
+            raise BadMap(f"zone {zone}: {part}: there are at most {MOST_SHARDS} shards, 0 to {MOST_SHARDS - 1}")
         found += [str(number) for number in range(low, high + 1)]
     return found
 

@@ -69,12 +69,23 @@ async def test_a_drained_zone_gives_its_shards_and_gets_them_back(land: Land, tm
         await second.logged("node.ready")
         await land.zones.apply(map=TWO)
         await land.offsets_reach("sync", 300)
+        await land.offsets_reach("long", 300)
         planned = await land.zones.drain("a", dry_run=True)
         assert [move.after for move in planned.plan.moves] == ["b"] * 5
         assert {(start.job, start.zone, start.start) for start in planned.plan.starts} >= {("sync", "b", 300)}
         assert (await land.zones.routing()).epoch == 1
         refused = await penstock("zones", "drain", "a", "--dry-run", "--report", str(written), *where)
         assert (refused.code, "nothing moves with --dry-run" in refused.err) == (2, True)
+        nowhere = await penstock("zones", "drain", "a", "--report", str(tmp_path / "none" / "drill.json"), *where)
+        assert (nowhere.code, "nothing was moved" in nowhere.err) == (2, True)
+        assert (await land.zones.routing()).epoch == 1
+        (tmp_path / "empty.toml").touch()
+        empty = await penstock("routing", "plan", str(tmp_path / "empty.toml"), *where)
+        assert (empty.code, "missing required field `zones`" in empty.err) == (2, True)
+        renamed = await land.zones.plan(map={"shards": 10, "zones": {"a2": "0-4", "b": "5-9"}})
+        assert renamed.nodeless == ["a2"]
+        assert (await land.zones.plan(weights={"c": 2.0})).nodeless == ["c"]
+        assert planned.nodeless == []
         drilled = await penstock("zones", "drain", "a", "--report", str(written), *where)
         assert drilled.code == 0, drilled.err
         assert max(map(len, drilled.out.splitlines())) <= 80

@@ -41,6 +41,7 @@ def maps(draw: st.DrawFn) -> ShardMap:
         ({"a": "0-49", "b": "50-"}, "is no shard"),
         ({"a": "0-49", "b": "99-50"}, "from the lower to the higher"),
         ({"a": "0-49", "b": "5o-99"}, "is no shard"),
+        ({"a": "0-9999"}, "zone a: 0-9999: there are at most 1000 shards"),
         ({"a__b": "0-99"}, "zone 'a__b'"),
         ({"a" * 25: "0-99"}, "use 1 to 24"),
         ({}, "have no zone"),

@@ -37,6 +37,8 @@ def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> tuple[int, str]:
         (["settings", "set", "mall"], "nothing to set"),
         (["settings", "set", "mall", "slice"], "write NAME=VALUE"),
         (["settings", "set", "mall", "slice=2m", "slice=3m"], "given twice"),
+        (["routing", "apply", "--move", "3=a", "--move", "3=b"], "--move: 3: is given twice, as a and as b"),
+        (["routing", "plan", "--weight", "a=1", "--weight", "a=2"], "--weight: a: is given twice, as 1.0 and as 2.0"),
         (["settings", "set", "mall", "slise=2m"], "did you mean slice?"),
         (["settings", "set", "a b", "slice=2m"], "a level is default, PLATFORM or PLATFORM/SOURCE"),
         (["settings", "get", "mall", "slise"], "did you mean slice?"),

@@ -31,7 +31,7 @@ class Terminal(StringIO):
 
 
 def _change(out: Output) -> None:
-    view = ChangeView(plan=plan(BEFORE, AFTER, {JOB: {}}), map=map_view(AFTER), is_applied=False)
+    view = ChangeView(plan=plan(BEFORE, AFTER, {JOB: {}}), map=map_view(AFTER), is_applied=False, nodeless=[*ZONES])
     say_plan(out, view)
 
 
@@ -65,6 +65,13 @@ def test_tables_of_zones_fit_80_columns(say: Callable[[Output], None], monkeypat
     file = Terminal()
     say(Output(is_json=False, file=file))
     assert [line for line in file.getvalue().splitlines() if len(line) > 80] == []
+
+
+def test_a_plan_names_zones_without_a_live_node() -> None:
+    file = StringIO()
+    _change(Output(is_json=False, file=file))
+    for zone in ZONES:
+        assert f"zone {zone} has no live node: its new shards wait for one" in file.getvalue()
 
 
 def test_hand_overs_of_one_job_from_one_zone_are_one_line() -> None:
