@@ -140,7 +140,9 @@ class Rounds:
             is_foreseen = isinstance(error, StillRunning | TimeoutError)
             told = fields(flow=flow, error=reason)
             log.warning("flow.split_failed", exc_info=None if is_foreseen else error, extra=told)
-            return _noted(progress, RoundReport(began_ms=began_ms, every_ms=every_ms, errors=(reason,)))
+            return _noted(
+                progress, RoundReport(began_ms=began_ms, every_ms=every_ms, errors=(reason,)), every_ms=every_ms
+            )
         in_flight = await self._rows.in_flight(flow)
         wanted = target(self._rows.rate(flow), every_ms, limits.lead_ms, most=limits.most_in_flight)
         wanted = min(wanted, limits.most_in_flight)

@@ -178,9 +178,10 @@ async def test_a_split_that_fails_is_told_and_tried_again(bank: Bank) -> None:
     async with bank.node("n1", FLOW_TABLES="broken") as running:
         await running.logged("flow.split_failed", flow="prizes")
         with fail_after(WITHIN_S):
-            while not (rounds := (await bank.progress()).rounds):
+            while not (progress := await bank.progress()).rounds:
                 await anyio.lowlevel.checkpoint()
-    assert "split: " in rounds[-1].errors[0]
+    assert "split: " in progress.rounds[-1].errors[0]
+    assert progress.every_ms == progress.rounds[-1].every_ms > 0, "else the round itself fails, and is a dead letter"
     async with bank.node("n2"):
         await bank.until(lambda ran: len(ran) == 20)
 
