@@ -244,7 +244,7 @@ async def _replace(bench: Bench, node: NodeProcess, killed: dict[int, int]) -> f
 
 
 def _all_run(record: NodeRecord) -> bool:
-    return record.actors != () and all(each.status == "running" for each in record.actors)
+    return record.steady != () and all(each.status == "running" for each in record.actors)
 
 
 def _yield_to_others(pid: int) -> None:
