@@ -40,6 +40,8 @@ from actors.runtime.failpoints import reach
 from actors.runtime.logs import fields
 from actors.runtime.rules.bounds import bound_text
 from actors.runtime.rules.slot_keys import key_reader
+from actors.runtime.rules.traceparents import traceparent_of
+from actors.runtime.tracing import traces
 from streams.clock import monotonic_s
 from streams.connection import Connection
 from streams.errors import MalformedMessage, StreamError
@@ -135,7 +137,9 @@ class Loader:
         self._loading[ask.flow] += 1
         began_s = monotonic_s()
         try:
-            loaded = await self._load_in_zone(handler, ask)
+            parent = traceparent_of(message.headers) if traces.is_on else ""
+            with traces.span(f"load {ask.flow}", "server", {"flow": ask.flow, "shard": ask.shard}, parent=parent):
+                loaded = await self._load_in_zone(handler, ask)
         finally:
             self._loading[ask.flow] -= 1
         if monotonic_s() - began_s >= LATE_S and self._tasks is not None:

@@ -25,6 +25,7 @@ from actors.flow.rules.quotas import deal, next_every_ms, next_first, shards_of,
 from actors.runtime.bounds import Anywhere, WorkBounds
 from actors.runtime.logs import fields
 from actors.runtime.measures import Measures
+from actors.runtime.tracing import traces
 from streams.clock import Clock, monotonic_s
 from streams.connection import Connection
 from streams.errors import MalformedMessage, NoStream, OutcomeUnknown, StreamError, no_responders
@@ -285,7 +286,8 @@ class _Asking:
         told_at, taken = self._connection.expect_reply(subject)
         payload = msgspec.json.encode(msgspec.structs.replace(ask, taken=told_at))
         try:
-            answer = await self._connection.send_request(subject, payload, deadline_s=deadline_s)
+            headers = traces.headers() or None
+            answer = await self._connection.send_request(subject, payload, deadline_s=deadline_s, headers=headers)
             try:
                 done, _ = await asyncio.wait({taken, answer}, timeout=TAKEN_S, return_when=asyncio.FIRST_COMPLETED)
                 if not done:

@@ -15,6 +15,7 @@ from actors.jobs.adds import LATE_S
 from actors.jobs.rules.job_rules import make_job
 from actors.jobs.store import JobStore
 from actors.jobs.topics import Topics
+from actors.runtime.tracing import traces
 from streams.clock import Clock, monotonic_s
 from streams.connection import Connection
 from streams.errors import StreamError
@@ -60,12 +61,15 @@ class RowAdds:
         await self._topics.use(topic, "normal")
         settings, now_ms = self._topics.current(topic), self._clock.now_ms()
         answers: list[bool | StreamError] = []
-        nonce = f"{NONCE}{epoch or ''}"
+        nonce, parent = f"{NONCE}{epoch or ''}", traces.current()
         for start in range(0, len(rows), MOST_JOBS):
             jobs = [
                 replace(
                     make_job(
-                        NewJob(topic=topic, id=job_id, body=body, nonce=nonce), settings, now_ms=now_ms, fresh_id=""
+                        NewJob(topic=topic, id=job_id, body=body, nonce=nonce, traceparent=parent),
+                        settings,
+                        now_ms=now_ms,
+                        fresh_id="",
                     ),
                     late_s=LATE_S,
                 )

@@ -23,6 +23,7 @@ from typing import NoReturn, Protocol
 import anyio
 import msgspec
 from anyio.abc import TaskStatus
+from msgspec.structs import replace
 
 from actors.jobs.rules.cron import BadRecurrence
 from actors.jobs.rules.job_answers import Added, NotAdded
@@ -35,7 +36,9 @@ from actors.runtime.actor import until_stopped
 from actors.runtime.failpoints import reach
 from actors.runtime.live import Live
 from actors.runtime.logs import fields
+from actors.runtime.rules.texts import time_text
 from actors.runtime.tending import AGAIN_MS, Failures, Tending
+from actors.runtime.tracing import traces
 from streams.bucket import Bucket
 from streams.clock import Clock
 from streams.connection import Connection
@@ -243,7 +246,7 @@ class Scheduler:
         claim = record.claim_ms or held.revision  # records of earlier versions have no time of their claim
         claimed = {due_ms: occurrence(topic, name, record, due_ms, claim=claim) for due_ms in record.adding}
         expired = {due for due, job in claimed.items() if job.expires_ms is not None and job.expires_ms <= now_ms}
-        jobs = [job for due_ms, job in claimed.items() if due_ms not in expired]
+        jobs = [_fired(topic, name, due_ms, job) for due_ms, job in claimed.items() if due_ms not in expired]
         for job, answer in zip(jobs, await self._desk.add(jobs, trace_s=TRACE_S), strict=True):
             if isinstance(answer, NotAdded) and answer.code != "over":
                 raise OccurrenceRefused(f"{job.id} of {job.topic}: {answer.code}: {answer.reason}")
@@ -269,3 +272,12 @@ class Scheduler:
             if is_gone:
                 gone.add(due_ms)
         return gone
+
+
+def _fired(topic: str, name: str, due_ms: int, job: NewJob) -> NewJob:
+    """Begin the trace of an occurrence. Its job carries on with it."""
+    if not traces.is_on:
+        return job
+    facts = {"topic": topic, "schedule": name, "due": time_text(due_ms), "job": job.id}
+    with traces.span(f"fire {topic}", "producer", facts, parent=""):
+        return replace(job, traceparent=traces.current())

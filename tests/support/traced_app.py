@@ -1,4 +1,7 @@
-"""The application of the tests of traces: handlers that write down which span they run in, and a batch."""
+"""The application of the tests of traces: handlers that write down which span they run in, a batch, and a
+flow of three rows."""
+
+from typing import Any, ClassVar
 
 import penstock
 from actors.runtime.tracing import traces
@@ -27,3 +30,19 @@ class Rows:
 
     async def reduce(self, ctx: penstock.ReduceContext) -> int:
         return sum([len(page) async for page in ctx.read()])
+
+
+@penstock.flow("traced-pay", every="1s")
+class Pay:
+    """Three rows, until they are paid."""
+
+    unpaid: ClassVar = {1, 2, 3}
+
+    def split(self, ctx: penstock.FlowContext) -> list[str]:
+        return ["pool"]
+
+    def load(self, ctx: penstock.FlowContext, shard: str, limit: int) -> list[tuple[int, Any]]:
+        return [(number, {}) for number in sorted(self.unpaid)]
+
+    async def execute(self, ctx: penstock.FlowContext, row: dict[str, Any]) -> None:
+        self.unpaid.discard(int(ctx.key))

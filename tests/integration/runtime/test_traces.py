@@ -15,6 +15,7 @@ import penstock
 from actors.fetch import sink
 from actors.fetch.sources import SourceKey
 from actors.fetch.stores.function import FunctionStore
+from actors.flow.flows import rounds_topic, rows_topic
 from actors.runtime.tracing import traces
 from penstock.errors import UsageError
 from penstock.node.traces import begin_traces
@@ -123,6 +124,41 @@ async def test_what_a_program_adds_and_submits_is_one_trace_to_its_end(
     [run] = named(spans, "run traced-remote")
     assert trace_of(run) == trace_of(named(spans, "add traced-remote")[0])
     assert {span["resource"]["attributes"]["service.name"] for span in made} == {"penstock"}
+
+
+async def test_a_fire_of_a_schedule_and_a_round_of_a_flow_each_begin_a_trace(
+    server: EmbeddedServer, connection: Connection
+) -> None:
+    names = connection.namespace
+    await apply(connection, wanted(names, profile="fast"))
+    arguments = ("--nats", server.url, "--namespace", names.name, "--app", "tests.support.traced_app")
+    async with node(*arguments, environment={"OTEL_TRACES_EXPORTER": "console"}) as up:
+        await up.logged("node.ready")
+        async with penstock.connect(server.url, namespace=names.name) as client:
+            await client.schedules.add("traced-letters/often", {}, every="1s")
+            with anyio.fail_after(WITHIN_S):
+                while len((await client.schedules.show("traced-letters/often")).runs) < 3:
+                    await connection.flush()
+                while sum(one.new for one in (await client.flows.show("traced-pay")).rounds) < 3:
+                    await connection.flush()
+                while (count := await client.jobs.count(rows_topic("traced-pay"))).ready or count.reserved:
+                    await connection.flush()
+        assert await up.end(signal.SIGTERM) == 0
+        assert up.process.stdout is not None
+        made = printed(b"".join([chunk async for chunk in up.process.stdout]).decode())
+
+    def traces_of(name: str) -> list[str]:
+        return [span["context"]["trace_id"] for span in made if span["name"] == name]
+
+    fired, ran = traces_of("fire traced-letters"), traces_of("run traced-letters")
+    assert len(set(fired)) == len(fired) >= 3
+    assert ran
+    assert set(ran) <= set(fired)
+    rounds = traces_of(f"fire {rounds_topic('traced-pay')}")
+    assert set(traces_of("load traced-pay")) <= set(rounds)
+    paid = traces_of(f"run {rows_topic('traced-pay')}")
+    assert len(paid) == 3
+    assert set(paid) <= set(traces_of("load traced-pay"))
 
 
 def parent(trace_id: str) -> str:
