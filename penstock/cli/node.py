@@ -69,7 +69,10 @@ async def _up(
         str | None, typer.Option(metavar="A,B", help="Hosts that batches' submitters may have called.")
     ] = None,
     callback_secret: Annotated[
-        str | None, typer.Option(metavar="env:NAME|file:/PATH", help="What these calls are signed with.")
+        str | None,
+        typer.Option(
+            metavar="env:NAME|file:/PATH", help="What these calls, and those of external tasks, are signed with."
+        ),
     ] = None,
     log_level: LogLevel = None,
     seed: Seed = None,

@@ -1,21 +1,23 @@
-"""Opens the handler, for a node's job worker, that makes the callbacks of batches."""
+"""Opens the handler, for a node's job worker, that makes the callbacks of batches, and signs requests to programs."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from actors.batch.callback_transport import open_callback_transport
 from actors.batch.callbacks import ATTEMPTS, TOPIC, TRIES, TTR_MS, CallbackJob, CallbackSender
+from actors.batch.executor.external import Sign
 from actors.batch.instances import Instances
-from actors.batch.rules.callbacks import parse_allowed
+from actors.batch.rules.callbacks import parse_allowed, signature, task_secret
 from actors.jobs.worker.handler import Handler
 from actors.jobs.worker.job import Bury, Job, Retry
 from actors.runtime.secrets import resolve_reference
 from penstock.errors import UsageError
+from penstock.node.config import Config
 from penstock.node.node import Node
 from streams.backoff import Backoff
 from streams.chance import chance
 
-__all__ = ["open_callbacks"]
+__all__ = ["open_callbacks", "signer"]
 
 SHORTEST_SECRET = 16
 
@@ -28,17 +30,14 @@ async def open_callbacks(node: Node, tries: Backoff = TRIES) -> AsyncIterator[tu
     if not config.callback_hosts or not config.has_role("worker"):
         yield ()
         return
-    if len(config.secret("callback_secret")) < SHORTEST_SECRET:
-        raise UsageError(
-            f"callback_secret: shorter than {SHORTEST_SECRET} characters; `openssl rand -hex 32` makes one"
-        )
+    secret = _secret(config)
     allowed = parse_allowed(config.callback_hosts)
     async with open_callback_transport(allowed) as transport:
         caller = CallbackSender(
             instances=Instances(node.bucket("INSTANCES")),
             transport=transport,
             allowed=allowed,
-            secret=lambda: resolve_reference(config.callback_secret).reveal(),
+            secret=secret,
             publisher=node.publisher,
             namespace=node.connection.namespace,
             clock=node.clock,
@@ -46,6 +45,23 @@ async def open_callbacks(node: Node, tries: Backoff = TRIES) -> AsyncIterator[tu
             tries=tries,
         )
         yield (_handler(caller),)
+
+
+def signer(node: Node) -> Sign:
+    """Return what signs the requests to external programs. Raises UsageError as `open_callbacks`."""
+    if not node.config.callback_secret:
+        return lambda _task, _body: ""
+    secret, clock = _secret(node.config), node.clock
+    return lambda task, body: signature(task_secret(secret(), task), body, clock.now_ms() // 1000)
+
+
+def _secret(config: Config) -> Callable[[], str]:
+    """Return the function that reads the secret anew."""
+    if len(config.secret("callback_secret")) < SHORTEST_SECRET:
+        raise UsageError(
+            f"callback_secret: shorter than {SHORTEST_SECRET} characters; `openssl rand -hex 32` makes one"
+        )
+    return lambda: resolve_reference(config.callback_secret).reveal()
 
 
 def _handler(caller: CallbackSender) -> Handler:

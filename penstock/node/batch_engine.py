@@ -33,6 +33,7 @@ from actors.runtime.submissions import Submissions
 from actors.runtime.supervisor import ActorSpec
 from actors.runtime.tending import tended_by
 from penstock.api.service.service import DeskService
+from penstock.node.batch_callbacks import signer
 from penstock.node.batch_submitting import submitter
 from penstock.node.node import AT_ONCE, Node
 from penstock.sdk.batches import task_handlers
@@ -196,6 +197,7 @@ def _executor(
         bound_of=lambda task: _limits(tasks, task).zone,
         bounds=node.bounds,
         region_key_of=lambda task: _limits(tasks, task).region_key,
+        sign=signer(node),
     )
 
 

@@ -25,7 +25,7 @@ from anyio.abc import TaskStatus
 from msgspec import Raw
 
 from actors.batch.executor.chunks import Chunks, NothingBegan
-from actors.batch.executor.external import open_external
+from actors.batch.executor.external import Sign, open_external
 from actors.batch.executor.handler import Reject, TaskHandler
 from actors.batch.executor.steps import Steps
 from actors.batch.instances import Instances, UnknownInstance
@@ -69,7 +69,7 @@ class TooOld(Exception):
 class Executor:
     """Serves tasks in one process. `newest(task)`: the newest version of its code on any live node. `may_take(task)`:
     whether its items may run here. They may not if other processes already run as many as the limit allows.
-    `bound_of(task)`: where its code may run, by `bounds`."""
+    `bound_of(task)`: where its code may run, by `bounds`. `sign`: signs the requests to external programs."""
 
     def __init__(
         self,
@@ -85,6 +85,7 @@ class Executor:
         bound_of: Callable[[str], str] = lambda _task: "",
         bounds: WorkBounds | None = None,
         region_key_of: Callable[[str], str] = lambda _task: "",
+        sign: Sign = lambda _task, _body: "",
     ) -> None:
         self._handlers = {handler.record.task: handler for handler in handlers}
         self._connection = connection
@@ -102,6 +103,7 @@ class Executor:
         self._working: Counter[str] = Counter()
         self._bounds.watch(lambda: [self._bound_of(task) for task, count in self._working.items() if count])
         self._logged_old: set[str] = set()
+        self._sign = sign
         self._stop = stop
 
     @property
@@ -117,7 +119,8 @@ class Executor:
     async def run(self, *, task_status: TaskStatus[None]) -> None:
         """Work until the node stops, and then finish the work in hand."""
         namespace, is_clustered = self._connection.namespace, self._connection.is_clustered
-        async with open_external(self.handlers, self._connection) as handlers, anyio.create_task_group() as tasks:
+        opened = open_external(self.handlers, self._connection, self._sign)
+        async with opened as handlers, anyio.create_task_group() as tasks:
             tasks.start_soon(self._keep_shares)
             for handler in handlers:
                 steps, maps = batch_consumers(namespace, handler.record.task, is_clustered=is_clustered)

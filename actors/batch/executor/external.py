@@ -4,6 +4,9 @@ Request: {"instance": "…", "items": [{"index": 7, "attempt": 1, "item": …}, 
 
 Reply: {"outcomes": [{"index": 7, "status": "ok" | "failed" | "again" | "skipped", "info": …}, …]}
 
+Headers, over HTTP and NATS alike: `Penstock-Task`, `Penstock-Instance`, and `Penstock-Signature` if the nodes have a
+secret. The signature is as that of a callback, with a key of the task.
+
 An item that the reply leaves out runs again in another round. So do all items if there is no reliable reply: no
 connection, no subscriber, no end in time, 5xx, 408, 425, 429, a redirect, other JSON. Any other 4xx fails all items,
 with its body as the reason. On NATS the header `Nats-Service-Error-Code` stands for the status.
@@ -11,7 +14,7 @@ with its body as the reason. On NATS the header `Nats-Service-Error-Code` stands
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from functools import partial
@@ -23,7 +26,9 @@ from msgspec import Raw
 
 from actors.batch.executor.contexts import ItemContext
 from actors.batch.executor.handler import NextRound, Reject, Skip, TaskHandler
+from actors.batch.tasks import TaskRecord
 from actors.runtime.actor import FATAL
+from actors.runtime.secrets import BadReference
 from actors.runtime.tracing import traces
 from streams.batch_messages import NOTHING
 from streams.connection import Connection
@@ -38,8 +43,10 @@ class Rejected(Exception):
     """The program refused the items for good."""
 
 
-SendRequest = Callable[[bytes, float], Awaitable[bytes]]
-"""Sends a request and returns its reply within so many seconds. Raises NextRound, Rejected."""
+SendRequest = Callable[[bytes, Mapping[str, str], float], Awaitable[bytes]]
+"""Sends a request with its headers, and returns its reply within so many seconds. Raises NextRound, Rejected."""
+Sign = Callable[[str, bytes], str]
+"""Returns the signature of a request of a task. Empty: the nodes have no secret. Raises BadReference."""
 
 
 class _Outcome(msgspec.Struct, frozen=True):
@@ -97,20 +104,31 @@ def _reason(info: Raw) -> str:
 
 
 async def run_external(
-    send: SendRequest, timeout_s: float, items: Sequence[Any], contexts: Sequence[ItemContext]
+    send: SendRequest, sign: Sign, record: TaskRecord, items: Sequence[Any], contexts: Sequence[ItemContext]
 ) -> Sequence[object]:
     """Send the items, and return an outcome for each, as a `map_many` does."""
     call = ExternalCall(items, contexts)
+    request = written_request(call)
     try:
-        return read_answer(await send(written_request(call), timeout_s), call)
+        headers = _headers(record.task, call, sign(record.task, request))
+        return read_answer(await send(request, headers, record.item_timeout_ms / 1000), call)
     except Rejected as error:
         return [Reject(str(error))] * len(items)
     except NextRound as error:
         return [error] * len(items)
+    except BadReference as error:
+        return [NextRound(f"callback_secret: {error}"[:MOST_REASON])] * len(items)
+
+
+def _headers(task: str, call: ExternalCall, signature: str) -> dict[str, str]:
+    signed = {"Penstock-Signature": signature} if signature else {}
+    return {"Penstock-Task": task, "Penstock-Instance": call.contexts[0].instance_id, **signed, **traces.headers()}
 
 
 @asynccontextmanager
-async def open_external(handlers: Sequence[TaskHandler], connection: Connection) -> AsyncIterator[list[TaskHandler]]:
+async def open_external(
+    handlers: Sequence[TaskHandler], connection: Connection, sign: Sign
+) -> AsyncIterator[list[TaskHandler]]:
     """Yield the handlers. Those whose items an external program runs get a connection to it. Others do not change."""
     async with AsyncExitStack() as stack:
         session: aiohttp.ClientSession | None = None
@@ -120,26 +138,27 @@ async def open_external(handlers: Sequence[TaskHandler], connection: Connection)
             if kind == "http":
                 if session is None:
                     session = await stack.enter_async_context(aiohttp.ClientSession(auto_decompress=False))
-                bound.append(_bound(handler, partial(_post, session, place)))
+                bound.append(_bound(handler, partial(_post, session, place), sign))
             elif kind == "nats":
-                bound.append(_bound(handler, partial(_request, connection, place)))
+                bound.append(_bound(handler, partial(_request, connection, place), sign))
             else:
                 bound.append(handler)
         yield bound
 
 
-def _bound(handler: TaskHandler, send: SendRequest) -> TaskHandler:
-    timeout_s = handler.record.item_timeout_ms / 1000
-    return replace(handler, run=None, run_many=partial(run_external, send, timeout_s))
+def _bound(handler: TaskHandler, send: SendRequest, sign: Sign) -> TaskHandler:
+    return replace(handler, run=None, run_many=partial(run_external, send, sign, handler.record))
 
 
-async def _post(session: aiohttp.ClientSession, url: str, payload: bytes, timeout_s: float) -> bytes:
+async def _post(
+    session: aiohttp.ClientSession, url: str, payload: bytes, headers: Mapping[str, str], timeout_s: float
+) -> bytes:
     """Post to a URL. No redirect is followed: a POST loses its body on the way."""
     try:
         async with session.post(
             url,
             data=payload,
-            headers={"Content-Type": "application/json", "Accept-Encoding": "identity", **traces.headers()},
+            headers={"Content-Type": "application/json", "Accept-Encoding": "identity", **headers},
             timeout=aiohttp.ClientTimeout(total=timeout_s),
             allow_redirects=False,
         ) as answer:
@@ -163,10 +182,12 @@ async def _body(answer: aiohttp.ClientResponse) -> bytes:
     return b"".join(parts)
 
 
-async def _request(connection: Connection, subject: str, payload: bytes, timeout_s: float) -> bytes:
+async def _request(
+    connection: Connection, subject: str, payload: bytes, headers: Mapping[str, str], timeout_s: float
+) -> bytes:
     """Send a request on a subject. An error by the protocol of NATS services has a code like a status of HTTP."""
     try:
-        answer = await connection.request(subject, payload, headers=traces.headers() or None, timeout_s=timeout_s)
+        answer = await connection.request(subject, payload, headers=dict(headers), timeout_s=timeout_s)
     except FATAL:
         raise
     except StreamError as error:

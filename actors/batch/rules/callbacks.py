@@ -89,6 +89,12 @@ def tenant_secret(secret: str, tenant: str) -> str:
     return hmac.new(secret.encode(), tenant.encode(), hashlib.sha256).hexdigest() if tenant else secret
 
 
+def task_secret(secret: str, task: str) -> str:
+    """Return the key that signs requests to the external program of a task. No tenant has this key: no name of one has
+    a colon."""
+    return tenant_secret(secret, f"task:{task}")
+
+
 def _network(entry: str) -> Network:
     try:
         return ip_network(entry)

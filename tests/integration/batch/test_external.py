@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+import hmac
+import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -20,6 +23,7 @@ from streams.connection import Connection
 from streams.frames import Message
 from tests.support.batches import LONG_S, Plant, plant
 
+SECRET = "0123456789abcdef0123456789abcdef"
 QUICK: dict[str, Any] = {"retry_base_s": 0.01, "retry_cap_s": 0.02}
 
 
@@ -29,6 +33,7 @@ class Shop:
     def __init__(self) -> None:
         self.asked: Counter[str] = Counter()
         self.bodies: list[dict[str, Any]] = []
+        self.requests: list[tuple[Mapping[str, str], bytes]] = []
         self.over = anyio.Event()
 
     def outcomes(self, body: dict[str, Any]) -> dict[str, Any]:
@@ -58,6 +63,7 @@ async def http_shop(shop: Shop) -> AsyncIterator[str]:
 
     async def answer(request: web.Request) -> web.StreamResponse:
         body = await request.json()
+        shop.requests.append((dict(request.headers), await request.read()))
         first = body["items"][0]
         match first["item"]["name"], first["attempt"]:
             case ("422", _):
@@ -121,6 +127,62 @@ async def run(node: Plant, task: str, names: list[str]) -> View:
     return await node.until(view.instance_id, "done", "failed", within_s=LONG_S)
 
 
+def is_signed(header: str, body: bytes, key: str) -> bool:
+    """As the how-to tells programs to look."""
+    told = dict(part.split("=", 1) for part in header.split(","))
+    mac = hmac.new(key.encode(), told["t"].encode() + b"." + body, hashlib.sha256).hexdigest()
+    return hmac.compare_digest(mac, told["v1"]) and abs(time.time() - int(told["t"])) < 300
+
+
+@pytest.mark.parametrize("door", ["http", "nats"])
+async def test_requests_are_signed_with_a_key_of_the_task_and_name_it(
+    connection: Connection, monkeypatch: pytest.MonkeyPatch, door: str
+) -> None:
+    monkeypatch.setenv("KEY_OF_CALLS", SECRET)
+    shop, subject, task = Shop(), f"{connection.namespace.name}.signed", f"signed-{door}"
+
+    def answer(message: Message) -> tuple[bytes, dict[str, str]]:
+        shop.requests.append((message.headers, message.payload))
+        return msgspec.json.encode(shop.outcomes(msgspec.json.decode(message.payload))), {}
+
+    async with http_shop(shop) as url, nats_shop(connection, subject, answer):
+        penstock.external_batch(task, url if door == "http" else f"nats:{subject}")
+        async with plant(connection, [task], calls={"callback_secret": "env:KEY_OF_CALLS"}) as node:
+            view = await run(node, task, ["plain"])
+    [(headers, body)] = shop.requests
+    assert (headers["Penstock-Task"], headers["Penstock-Instance"]) == (task, view.instance_id)
+    key = hmac.new(SECRET.encode(), f"task:{task}".encode(), hashlib.sha256).hexdigest()
+    assert is_signed(headers["Penstock-Signature"], body, key)
+    assert not is_signed(headers["Penstock-Signature"], body + b" ", key)
+    assert not is_signed(headers["Penstock-Signature"], body, SECRET), "the program does not get the nodes' secret"
+
+
+async def test_without_a_secret_nothing_is_signed(connection: Connection) -> None:
+    shop = Shop()
+    async with http_shop(shop) as url:
+        penstock.external_batch("unsigned", url)
+        async with plant(connection, ["unsigned"]) as node:
+            view = await run(node, "unsigned", ["plain"])
+    [(headers, _)] = shop.requests
+    assert headers["Penstock-Instance"] == view.instance_id
+    assert "Penstock-Signature" not in headers
+
+
+async def test_a_secret_that_is_gone_sends_no_request(connection: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KEY_OF_CALLS", SECRET)
+    shop = Shop()
+    async with http_shop(shop) as url:
+        penstock.external_batch("keyless", url, attempts=2, **QUICK)
+        async with plant(connection, ["keyless"], calls={"callback_secret": "env:KEY_OF_CALLS"}) as node:
+            monkeypatch.delenv("KEY_OF_CALLS")
+            view = await run(node, "keyless", ["plain"])
+            found = await ends(node, view)
+    assert found["plain"][0] == "failed"
+    assert "callback_secret: " in str(found["plain"][1])
+    assert SECRET not in str(found)
+    assert shop.requests == []
+
+
 async def ends(node: Plant, view: View) -> dict[str, tuple[str | None, Any]]:
     page = await node.desk.items(view.instance_id)
     return {each.item[1]["name"]: (each.status, each.info) for each in page.items}
@@ -176,6 +238,7 @@ async def test_items_are_asked_for_on_a_subject(connection: Connection) -> None:
     shop, subject = Shop(), f"{connection.namespace.name}.shop"
 
     def answer(message: Message) -> tuple[bytes, dict[str, str]]:
+        shop.requests.append((message.headers, message.payload))
         body = msgspec.json.decode(message.payload)
         first = body["items"][0]
         if first["item"]["name"] == "refused":
