@@ -58,7 +58,8 @@ class Offers:
         """Yield the work that is due now, each with the one subject on which it may wait."""
         task, instance_id, namespace = record.task, record.instance_id, self._namespace
         may_run = record.is_cancelling or self.has_worker(record)
-        if record.state in ("splitting", "reducing") and not record.is_paused and may_run and not record.is_cancelling:
+        is_step = record.state in ("splitting", "reducing") and record.step_not_before_ms <= now_ms
+        if is_step and not record.is_paused and may_run and not record.is_cancelling:
             step: Literal["split", "reduce"] = "split" if record.state == "splitting" else "reduce"
             fence = record.step_fence
             pointer = Pointer(step=step, task=task, instance_id=instance_id, fence=fence)

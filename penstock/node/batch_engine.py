@@ -173,6 +173,7 @@ def _executor(
         beats=beats,
         chunk_items=lambda record: chunk_size(record.chunk_items, _limits(tasks, record.task).item_rate),
         clock=node.clock,
+        chance=chance,
     )
     chunks = Chunks(
         node=node.members.name,

@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Raw
 
 from actors.batch.executor.contexts import NotJson, ReduceContext, SplitContext, as_json, text_of
-from actors.batch.executor.handler import TaskHandler
+from actors.batch.executor.handler import Reject, TaskHandler
 from actors.batch.instances import Instances, UnknownInstance
 from actors.batch.items import BatchItems
 from actors.batch.rules import moves
@@ -54,6 +54,7 @@ class Steps:
         beats: Bucket[bytes],
         chunk_items: Callable[[TaskRecord], int],
         clock: Clock,
+        chance: Callable[[], float],
     ) -> None:
         self._node = node
         self._instances = instances
@@ -62,6 +63,7 @@ class Steps:
         self._beats = beats
         self._chunk_items = chunk_items
         self._clock = clock
+        self._chance = chance
 
     async def run(self, handler: TaskHandler, record: Instance, *, is_repeat: bool) -> None:
         """Run the current step of an instance, if it begins here. Raises the broker's errors. Then it comes again."""
@@ -117,7 +119,7 @@ class Steps:
         if _goes_round_again(failed):
             raise failed
         log.warning("step.failed", exc_info=failed, extra=fields(instance=record.instance_id))
-        await self._fail(handler, record, f"{record.state}: {type(failed).__name__}: {text_of(failed)}")
+        await self._fail(handler, record, failed)
 
     def _span(self, record: Instance) -> AbstractContextManager[object]:
         """Return the step's span, of the trace of whoever submitted the instance."""
@@ -175,11 +177,20 @@ class Steps:
             lambda before: moves.reduced(before, record.step_fence, result, self._clock.now_ms()),
         )
 
-    async def _fail(self, handler: TaskHandler, record: Instance, reason: str) -> None:
-        policy, now_ms = handler.record.retries, self._clock.now_ms()
-        await self._instances.move(
-            record.instance_id, lambda before: moves.fail_step(before, record.step_fence, reason, policy, now_ms)
+    async def _fail(self, handler: TaskHandler, record: Instance, error: Exception) -> None:
+        """Have the step tried again after a wait, or end its instance. `Reject`: it would go the same way each time."""
+        is_final, now_ms = isinstance(error, Reject), self._clock.now_ms()
+        kind = "" if is_final else f"{type(error).__name__}: "
+        fail = partial(
+            moves.fail_step,
+            fence=record.step_fence,
+            reason=f"{record.state}: {kind}{text_of(error)}",
+            policy=handler.record.retries,
+            now_ms=now_ms,
+            chance=self._chance(),
+            is_final=is_final,
         )
+        await self._instances.move(record.instance_id, fail)
 
     async def _beat(self, record: Instance, context: SplitContext | ReduceContext, step: anyio.CancelScope) -> None:
         """Report every few seconds that the step is under way, and its progress. End a step that does not count any

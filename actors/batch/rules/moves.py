@@ -74,15 +74,25 @@ def renew_step(record: Instance, fence: int, now_ms: int) -> Instance:
     return _stop(record, why, now_ms)
 
 
-def fail_step(record: Instance, fence: int, reason: str, policy: Backoff, now_ms: int) -> Instance:
-    """Try the split or the reduce again, or let the instance fail after its last attempt. A begin whose process died
-    does not count as a failure of the step."""
+def fail_step(
+    record: Instance,
+    fence: int,
+    reason: str,
+    policy: Backoff,
+    now_ms: int,
+    *,
+    chance: float = 0.0,
+    is_final: bool = False,
+) -> Instance:
+    """Try the split or the reduce again after the policy's wait, or let the instance fail after its last attempt, or at
+    once if it `is_final`. A begin whose process died does not count as a failure of the step."""
     if not _is_step(record, fence) or record.is_cancelling:
         return record
     failures = record.step_failures + 1
-    if policy.is_last(failures):
+    if is_final or policy.is_last(failures):
         return _stop(record, reason, now_ms)
-    return _step(replace(record, step_failures=failures, reason=reason[:MAX_REASON]), now_ms)
+    again = _step(replace(record, step_failures=failures, reason=reason[:MAX_REASON]), now_ms)
+    return replace(again, step_not_before_ms=now_ms + next_delay_ms(failures + 1, policy, chance=chance))
 
 
 def stage(record: Instance, made: Seal) -> Instance:
@@ -241,7 +251,7 @@ def retry(record: Instance, items: Sequence[int] = ()) -> Instance:
 
 
 def _step(record: Instance, now_ms: int) -> Instance:
-    return replace(record, step_fence=record.step_fence + 1, step_since_ms=now_ms)
+    return replace(record, step_fence=record.step_fence + 1, step_since_ms=now_ms, step_not_before_ms=0)
 
 
 def _is_step(record: Instance, fence: int) -> bool:

@@ -11,6 +11,8 @@ Obstacle = Literal[
     "over", "cancelling", "paused", "nobody", "concurrency", "seal", "turn", "retry", "slot", "rate", "at_work"
 ]
 
+STEPS = {"splitting": "split", "reducing": "reduce"}
+
 
 class BatchWhy(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Why a batch, the rest of its items, or one `item` is not running. `code` is the kind of obstacle: `over`,
@@ -116,6 +118,9 @@ def _obstacle(
         return "nobody", waits_for.removeprefix("waits: "), 0
     if record.state == "pending":
         return _begin(limits, running, last_start_ms, now_ms)
+    if record.state != "running" and record.step_not_before_ms > now_ms:
+        why = f"its {STEPS[record.state]} failed and waits for its next try: {record.reason}"
+        return "retry", why, record.step_not_before_ms
     if record.state != "running":
         return "at_work", f"it is {record.state}, by one process; `penstock batch show` has its progress", 0
     left = (known_items(record) or 0) - record.counts.ended

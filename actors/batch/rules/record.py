@@ -103,6 +103,8 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How often the current step was begun. `step_failures`: how many of these runs reported their own failure."""
     step_failures: int = 0
     step_since_ms: int = 0
+    step_not_before_ms: int = 0
+    """When a step that failed is offered again."""
     seal: Seal | None = None
     staged: tuple[Seal, ...] = ()
     """The chunks of a streaming split that stand and may run before the seal: the progress of each fence that made

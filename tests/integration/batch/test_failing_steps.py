@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
+import anyio
 import pytest
 
 import penstock
+from streams.clock import monotonic_s
 from streams.connection import Connection
 from streams.errors import (
     Disconnected,
@@ -17,7 +21,7 @@ from streams.errors import (
     TooLarge,
 )
 from streams.files import DamagedFile
-from tests.support.batches import plant
+from tests.support.batches import LONG_S, plant
 
 ATTEMPTS = 2
 
@@ -106,3 +110,71 @@ async def test_a_result_that_no_record_can_hold_fails_and_says_so(connection: Co
         view = await node.run("too-large-a-result")
     assert (view.state, view.reason[:20]) == ("failed", "reducing: TooLarge: ")
     assert log.runs == ATTEMPTS
+
+
+class Tries:
+    """When the step of one test ran, and whether its code asks for no other try."""
+
+    at_s: ClassVar[list[float]] = []
+    is_final = False
+
+
+def fail() -> None:
+    Tries.at_s.append(monotonic_s())
+    if Tries.is_final:
+        raise penstock.Reject("the sheet has no column `sku`")
+    raise ValueError("no link to the shop")
+
+
+WAIT_S = 1.5
+
+
+@penstock.batch("fails-to-split", attempts=2, retry_base_s=WAIT_S, retry_cap_s=60)
+class FailsToSplit:
+    async def split(self, ctx: penstock.SplitContext) -> None:
+        fail()
+
+    async def map(self, item: int) -> None:
+        return None
+
+
+@penstock.batch("fails-to-reduce", attempts=2, retry_base_s=WAIT_S, retry_cap_s=60)
+class FailsToReduce:
+    async def split(self, ctx: penstock.SplitContext) -> None:
+        await ctx.commit(1)
+
+    async def map(self, item: int) -> None:
+        return None
+
+    async def reduce(self, ctx: penstock.ReduceContext) -> None:
+        fail()
+
+
+STEPS = [("fails-to-split", "splitting"), ("fails-to-reduce", "reducing")]
+
+
+@pytest.mark.parametrize(("task", "state"), STEPS)
+async def test_a_step_that_failed_waits_before_its_next_try_and_says_so(
+    connection: Connection, task: str, state: str
+) -> None:
+    Tries.at_s, Tries.is_final = [], False
+    async with plant(connection, [task]) as node:
+        view = await node.submit(task, [])
+        with anyio.fail_after(LONG_S):
+            while (why := await node.desk.why(view.instance_id)).code != "retry":
+                await anyio.lowlevel.checkpoint()
+        assert why.until_ms
+        assert why.reason.endswith(f"failed and waits for its next try: {state}: ValueError: no link to the shop")
+        view = await node.until(view.instance_id, "failed")
+    assert view.reason == f"{state}: ValueError: no link to the shop"
+    first_s, second_s = Tries.at_s
+    assert second_s - first_s >= WAIT_S * 0.9
+
+
+@pytest.mark.parametrize(("task", "state"), STEPS)
+async def test_a_step_that_rejects_its_batch_has_no_other_try(connection: Connection, task: str, state: str) -> None:
+    Tries.at_s, Tries.is_final = [], True
+    async with plant(connection, [task]) as node:
+        view = await node.run(task)
+    assert (view.state, view.reason) == ("failed", f"{state}: the sheet has no column `sku`")
+    assert len(Tries.at_s) == 1

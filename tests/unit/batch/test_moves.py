@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from actors.batch.rules import moves
 from actors.batch.rules.moves import RoundEnded
 from actors.batch.rules.record import ROUNDS, Instance, OpenChunk, Seal
-from streams.backoff import Backoff
+from streams.backoff import Backoff, next_delay_ms
 from streams.batch_messages import Counts
 
 POLICY = Backoff(retries=5, growth="exponential", base_ms=100, cap_ms=10_000, spread=0.0)
@@ -116,6 +116,22 @@ def test_what_has_failed_ends_so_though_it_is_cancelled_meanwhile() -> None:
     assert moves.cancel(record, 1) is record
     ended = after_its_chunk(record)
     assert (ended.state, ended.reason) == ("failed", "no link")
+
+
+def test_a_step_that_failed_is_offered_again_after_the_wait_of_its_policy() -> None:
+    record, policy = moves.start(Instance(instance_id="i", task="t", created_ms=0), 1), Backoff(retries=3, base_ms=100)
+    record = moves.fail_step(moves.begin_step(record, 1, 5), 1, "no link", policy, 1_000)
+    assert (record.step_fence, record.step_not_before_ms) == (2, 1_100)
+    record = moves.fail_step(moves.begin_step(record, 2, 1_200), 2, "no link", policy, 2_000)
+    assert record.step_not_before_ms == 2_000 + next_delay_ms(3, policy, chance=0.0)
+    sealed = moves.seal_split(moves.begin_step(record, 3, 3_000), Seal(fence=3, chunks=0, items=0, digest="d"), 3_000)
+    assert moves.end_running(sealed, 1, 3_000).step_not_before_ms == 0
+
+
+def test_a_step_that_rejects_its_batch_has_no_other_try() -> None:
+    record = moves.start(Instance(instance_id="i", task="t", created_ms=0), 1)
+    record = moves.fail_step(record, 1, "no column", Backoff(retries=9), 1_000, is_final=True)
+    assert (record.state, record.reason) == ("failed", "no column")
 
 
 def test_what_nobody_knows_is_no_failure_that_stops_an_instance() -> None:
