@@ -8,7 +8,8 @@ the job runs again: `runs_again`. Each other second run is `doubled`.
 The verdict counts all occurrences while nodes are killed. The kills are `EACH_S` apart or more, so that each one's
 recovery can be told: `recovered_ms` has the time from each kill to the last occurrence that was later than the target.
 `late_after_s` counts those by the seconds since the kill, `late_by` by who made the job ready: a timer, the server,
-which fires what no timer does, or a node that was killed with the job in hand (`again`).
+which fires what no timer does, or a node that was killed with the job in hand (`again`). `quiet_late_by` has those
+without kills.
 
 A node that starts again has a machine of its own in a deployment. Here it gets the time that the others leave until all
 its actors run (`a_start_has`, `starts_s`), unless `SCHEDULES_BENCH_ASIDE=no`. `cores_idle` says how many of the cores
@@ -141,6 +142,7 @@ async def run() -> Result:
             **{f"quiet_{name}_ms": _percentile(quiet, part) for name, part in PARTS.items()},
             **{f"with_kills_{name}_ms": _percentile(amid, part) for name, part in PARTS.items()},
             "with_kills": len(amid),
+            "quiet_late_by": dict(Counter(run.by for run in quiet if run.late_ms > P99_MS)),
             "late": len(late),
             "late_after_s": _after(late, sorted(killed.values())),
             "cores_idle": [
