@@ -30,6 +30,8 @@ from streams.timetable import at_line
 from streams.topology import apply
 
 TOPIC = "bench"
+FILLED = "waiting"
+"""The topic of the jobs that only wait."""
 BODY = body_of("x" * 198)
 PAGE = 2_000
 LOOK_S = 0.05
@@ -98,12 +100,12 @@ class Bed:
                 assert isinstance(answer, Stored), answer
         return first
 
-    async def fill(self, count: int, dues_ms: range) -> None:
+    async def fill(self, count: int, dues_ms: range, *, first: int = 0) -> None:
         """Put delayed jobs there as the store would, without its conditions and notices: filling is not measured."""
         now_ms = self.clock.now_ms()
-        for start in range(0, count, 5_000):
-            numbers = range(start, min(start + 5_000, count))
-            jobs = [self._job(n, dues_ms[n * 7_919 % len(dues_ms)], now_ms, "waiting") for n in numbers]
+        for start in range(first, first + count, 5_000):
+            numbers = range(start, min(start + 5_000, first + count))
+            jobs = [self._job(n, dues_ms[n * 7_919 % len(dues_ms)], now_ms, FILLED) for n in numbers]
             answers = await self.publisher.publish_many([self._delayed(job) for job in jobs])
             assert all(not isinstance(answer, Exception) for answer in answers)
 

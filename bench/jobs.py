@@ -64,7 +64,7 @@ PEERS = {
 
 async def run() -> Result:
     """Measure each side in turns on one server."""
-    async with fetch_bench() as bench, _desk(bench) as desk:
+    async with fetch_bench() as bench, open_bench_desk(bench) as desk:
         client = await nats.connect(bench.url)
         try:
             theirs = Theirs(client)
@@ -118,7 +118,7 @@ async def _median(side: Callable[[int], object]) -> float:
 
 
 @asynccontextmanager
-async def _desk(bench: Bench) -> AsyncIterator[JobDesk]:
+async def open_bench_desk(bench: Bench) -> AsyncIterator[JobDesk]:
     """Open a desk as a node has it."""
     namespace = bench.connection.namespace
     topics = Topics(bench.bucket("TOPICS"), bench.connection, namespace)

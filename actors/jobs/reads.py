@@ -29,7 +29,7 @@ from streams.job_messages import (
     decode_done,
     decode_job,
 )
-from streams.log import LogEntry, count_each, extent_of, next_entry, subjects_of
+from streams.log import Extent, LogEntry, count_each, extent_of, next_entry, subjects_of
 from streams.subjects import token_of
 
 OVERDUE_MS = 30_000
@@ -102,6 +102,8 @@ class JobReads:
     def __init__(self, jobs: JobStream) -> None:
         self._jobs = jobs
         self._crowds = Crowds(jobs.connection, jobs.name)
+        self._tallied = Counter[tuple[str, State]]()
+        self._tallied_at: Extent | None = None
 
     async def find(self, topic: str, job_id: str) -> Found | None:
         """Return the job of this id as it is now, None if there is none. Raises as `Connection.api`."""
@@ -183,8 +185,11 @@ class JobReads:
         """Return how many jobs each topic has. One request if there are few jobs in all, else one for each topic and
         eight more for those with several jobs."""
         jobs = self._jobs
-        if len(topics) > 1 and (await extent_of(jobs.connection, jobs.name)).messages <= FEW_IN_ALL:
-            return await self._count_subjects(topics)
+        if len(topics) > 1 and (extent := await extent_of(jobs.connection, jobs.name)).messages <= FEW_IN_ALL:
+            if self._tallied_at != extent:  # else this is the next page of what was just counted
+                self._tallied, self._tallied_at = await self._tally(), extent
+            tallied = self._tallied
+            return [TopicCounts(**{state: tallied[topic, state] for state in _TOKENS}) for topic in topics]
         counts: dict[str, TopicCounts] = {}
         for start in range(0, len(topics), TOPICS_AT_ONCE):
             some = topics[start : start + TOPICS_AT_ONCE]
@@ -193,16 +198,15 @@ class JobReads:
             counts |= zip(used, await self._count_by_state(used), strict=True)
         return [counts.get(topic, NO_JOBS) for topic in topics]
 
-    async def _count_subjects(self, topics: Sequence[str]) -> list[TopicCounts]:
-        """Count the subjects of the whole stream."""
-        jobs, wanted = self._jobs, set(topics)
-        tallied: Counter[tuple[str, State]] = Counter()
+    async def _tally(self) -> "Counter[tuple[str, State]]":
+        """Count the subjects of the whole stream, by topic and state."""
+        jobs, tallied = self._jobs, Counter[tuple[str, State]]()
         pattern = jobs.namespace.pattern("jobs", "*", "*", "*")
         async for subject in in_pieces(await subjects_of(jobs.connection, jobs.name, pattern)):
             _, _, token, topic, _ = subject.split(".")
-            if topic in wanted and token in _STATES and token != FREE_TOKEN:
+            if token in _STATES and token != FREE_TOKEN:
                 tallied[topic, _STATES[token]] += 1
-        return [TopicCounts(**{state: tallied[topic, state] for state in _TOKENS}) for topic in topics]
+        return tallied
 
     async def _count_by_state(self, topics: Sequence[str]) -> list[TopicCounts]:
         places = [(state, token) for state, tokens in _TOKENS.items() for token in tokens]
