@@ -30,6 +30,8 @@ from actors.batch.views import (
     Wanted,
     find_file,
     is_upload_of,
+    page_of,
+    read_place,
     result_file,
     sheet_of,
     upload_name,
@@ -232,13 +234,31 @@ class BatchDesk:
             full = await self._full_key(f"batch.{record.task}", key, slots.most)
         return ItemPlace(number, *(("", "") if end is None else (end.status, _info(end))), full)
 
-    async def all(self, *, task: str = "", state: str = "", tenant: str | None = None, most: int = 100) -> list[View]:
-        """Return instances, the newest first."""
+    async def all(
+        self,
+        *,
+        task: str = "",
+        state: str = "",
+        tenant: str | None = None,
+        most: int = 100,
+        after: str = "",
+        most_bytes: int = PAGE_BYTES,
+        is_shown: Callable[[View], bool] = lambda _view: True,
+    ) -> tuple[list[View], str]:
+        """Return a page of instances, the newest first, and the place of the last one if there are more. `after`: such
+        a place. `most_bytes`: of the page as JSON, which has one instance at least."""
         _check_most(most, MOST_SHOWN)
-        found = sorted(self._instances.known(), key=lambda record: -record.created_ms)
-        views = (self._view(record) for record in found if not task or record.task == task)
-        wanted = (view for view in views if (not state or view.state == state) and tenant in (None, view.tenant))
-        return [view for view, _ in zip(wanted, range(most), strict=False)]
+        at_ms, at_id = read_place(after)
+
+        def is_wanted(record: Instance) -> bool:
+            is_behind = not after or (-record.created_ms, record.instance_id) > (-at_ms, at_id)
+            return is_behind and (not task or record.task == task) and tenant in (None, record.tenant)
+
+        found = sorted(
+            filter(is_wanted, self._instances.known()), key=lambda record: (-record.created_ms, record.instance_id)
+        )
+        views = (view for view in map(self._view, found) if (not state or view.state == state) and is_shown(view))
+        return page_of(views, most, most_bytes, lambda view: view.place)
 
     async def items(
         self,
@@ -309,9 +329,18 @@ class BatchDesk:
             raise BatchRefused(f"{instance_id}: the file {chosen[:80]!a} is not there any more", code="not_found")
         return info, self._files.read(info)
 
-    def tasks(self) -> list[TaskRecord]:
-        """Return all tasks."""
-        return [self._tasks.current(task) for task in self._tasks.known()]
+    def tasks(
+        self,
+        *,
+        after: str = "",
+        most: int = MOST_SHOWN,
+        most_bytes: int = PAGE_BYTES,
+        is_shown: Callable[[str], bool] = lambda _task: True,
+    ) -> tuple[list[TaskRecord], str]:
+        """Return a page of tasks by name, and the name of the last one if there are more. `after`: such a name."""
+        _check_most(most, MOST_SHOWN)
+        names = (name for name in sorted(self._tasks.known()) if name > after and is_shown(name))
+        return page_of(map(self._tasks.current, names), most, most_bytes, lambda record: record.task)
 
     async def limit(self, task: str, changes: Mapping[str, object]) -> TaskRecord:
         """Change some of a task's limits. `None` resets one to what the code says. They outlive a restart."""

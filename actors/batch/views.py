@@ -1,7 +1,8 @@
 """An instance, its items and its files as every door shows them to people and programs."""
 
 import secrets
-from typing import Any, Literal
+from collections.abc import Callable, Iterable
+from typing import Any, Literal, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -11,6 +12,7 @@ from actors.batch.rules.refusals import BatchRefused
 from streams.batch_messages import Counts, Status
 from streams.files import FileInfo, Files
 
+_T = TypeVar("_T")
 UPLOAD_BYTES = 200 * 1024 * 1024
 Wanted = Literal["all", "ok", "failed", "unknown", "skipped", "cancelled"]
 
@@ -71,6 +73,31 @@ class View(Struct, frozen=True, kw_only=True):
         """Return the names of the result's files, as the task's own code gives them."""
         names = self.result.get("files") if isinstance(self.result, dict) else None
         return [each for each in names if isinstance(each, str)] if isinstance(names, list) else []
+
+    @property
+    def place(self) -> str:
+        """Where it stands in a list, the newest first."""
+        return f"{self.created_ms}.{self.instance_id}"
+
+
+def page_of(things: Iterable[_T], most: int, most_bytes: int, place: Callable[[_T], str]) -> tuple[list[_T], str]:
+    """Return the first things, up to `most` and `most_bytes` as JSON, at least one, and the place of the last one if
+    there are more."""
+    page: list[_T] = []
+    for thing in things:
+        most_bytes -= len(msgspec.json.encode(thing)) + 1
+        if page and (len(page) == most or most_bytes < 0):
+            return page, place(page[-1])
+        page.append(thing)
+    return page, ""
+
+
+def read_place(place: str) -> tuple[int, str]:
+    """Return the moment and the id of a place. Raises BatchRefused for a text that is none."""
+    created, _, instance_id = place.partition(".")
+    if place and not (created.isascii() and created.isdecimal() and len(created) < 17 and instance_id):
+        raise BatchRefused(f"after {place[:80]!a}: no place in a list; use the one that the last page gave")
+    return int(created or 0), instance_id
 
 
 class ItemShown(Struct, frozen=True):

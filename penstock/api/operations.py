@@ -256,8 +256,8 @@ OPERATIONS: tuple[Operation, ...] = (
     ),
     Operation(
         "GET", K, "listTasks", "List the tasks that you may run", "read",
-        {200: batch.TasksShown}, http_batches.list_tasks, problems=(400, 422),
-        endpoint=DeskEndpoint("batch", "tasks", RequestForm, nats_batch.tasks),
+        {200: batch.TasksShown}, http_batches.list_tasks, query=batch.TasksQuery, problems=(400, 422),
+        endpoint=DeskEndpoint("batch", "tasks", batch.TasksAsk, nats_batch.tasks),
     ),
     Operation(
         "PATCH", K + "/{task}", "changeTask", "Change a task's limits", "admin",

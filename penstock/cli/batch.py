@@ -125,12 +125,15 @@ async def _list(
     state: Annotated[str, typer.Option(metavar="STATE", help="In this state.", show_default=False)] = "",
     tenant: Annotated[str | None, typer.Option(metavar="NAME", help="Of this tenant.", show_default=False)] = None,
     most: Annotated[int, typer.Option(min=1, max=1000, help="At most so many.")] = 100,
+    after: Annotated[str, typer.Option(metavar="CURSOR", help="Go on where a page ended.", show_default=False)] = "",
 ) -> None:
     """List instances, the newest first."""
     async with open_batches(call) as batches:
-        views = await batches.list(task=task, state=state, tenant=tenant, most=most)
+        views = await batches.list(task=task, state=state, tenant=tenant, most=most, after=after)
     columns = ["id", "task", "state", "items", "succeeded", "failed", "created"]
     call.out.table(columns, [_row(view) for view in views], empty="no batches; `penstock batch submit FILE` makes one")
+    if len(views) == most:
+        call.out.say(f"there may be more: --after {views[-1].place}")
     call.out.result(views)
 
 

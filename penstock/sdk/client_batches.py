@@ -125,10 +125,20 @@ class Batches:
                 await anyio.sleep(min(FIRST_LOOK_S * look, LOOK_S))
         raise Timeout(f"{id} is not over after {timeout_s:g} s; it goes on")
 
-    async def list(self, *, task: str = "", state: str = "", tenant: str | None = None, most: int = 100) -> list[View]:
-        """Return instances, the newest first."""
-        ask = {"task": task, "state": state, "tenant": tenant, "most": most}
-        return decode(await self._ask("list", ask), ViewList).batches
+    async def list(
+        self, *, task: str = "", state: str = "", tenant: str | None = None, most: int = 100, after: str = ""
+    ) -> list[View]:
+        """Return instances, the newest first, up to `most` in all. `after`: the `place` of the last one of an earlier
+        list."""
+        found: builtins.list[View] = []
+        while len(found) < most:
+            ask = {"task": task, "state": state, "tenant": tenant, "most": min(1_000, most - len(found))}
+            page = decode(await self._ask("list", ask | ({"after": after} if after else {})), ViewList)
+            found += page.batches
+            after = page.next
+            if not after:
+                break
+        return found
 
     async def items(self, id: str, *, status: Wanted = "all") -> AsyncIterator[ItemShown]:
         """Yield an instance's items of this status, in their order."""
@@ -185,7 +195,14 @@ class Batches:
 
     async def tasks(self) -> builtins.list[TaskRecord]:
         """Return all tasks that applications have declared."""
-        return decode(await self._ask("tasks", {}), TaskList).tasks
+        found: builtins.list[TaskRecord] = []
+        after = ""
+        while True:
+            page = decode(await self._ask("tasks", {"after": after} if after else {}), TaskList)
+            found += page.tasks
+            after = page.next
+            if not after:
+                return found
 
     async def limit(self, task: str, **limits: object) -> TaskRecord:
         """Change limits of a task (`item_rate=200`), and return the values now in force. `None`: the default of the

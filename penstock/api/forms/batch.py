@@ -59,12 +59,21 @@ class RetryAsk(RequestForm, frozen=True, kw_only=True):
 
 
 class InstancesAsk(RequestForm, frozen=True, kw_only=True):
-    """Show instances, the newest first. A task, a state or a tenant narrows the list."""
+    """Show instances, the newest first. A task, a state or a tenant narrows the list. `after`: the `next` of the page
+    before."""
 
     task: str = ""
     state: str = ""
     tenant: str | None = None
     most: int = 100
+    after: str = ""
+
+
+class TasksAsk(RequestForm, frozen=True, kw_only=True):
+    """Show a page of tasks by name. `after`: the `next` of the page before."""
+
+    after: str = ""
+    most: int = 1_000
 
 
 class ItemsAsk(RequestForm, frozen=True, kw_only=True):
@@ -83,12 +92,18 @@ class LimitAsk(RequestForm, frozen=True, kw_only=True):
     set: dict[str, object]
 
 
-class ViewList(Struct, frozen=True):
+class ViewList(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A page. The last one has no `next`."""
+
     batches: list[View]
+    next: str = ""
 
 
-class TaskList(Struct, frozen=True):
+class TaskList(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A page by name. The last one has no `next`."""
+
     tasks: list[TaskRecord]
+    next: str = ""
 
 
 # ---- HTTP
@@ -109,6 +124,9 @@ class SubmitQuery(RequestForm, frozen=True, kw_only=True):
 
 
 class BatchesQuery(RequestForm, frozen=True, kw_only=True):
+    """`after`: the `next` of the page before."""
+
+    after: Annotated[str, Meta(max_length=100)] = ""
     task: Annotated[str, Meta(max_length=64)] = ""
     state: Annotated[str, Meta(max_length=20)] = ""
     limit: Most = 100
@@ -191,10 +209,11 @@ class BatchShown(Struct, frozen=True, kw_only=True):
     calls: list[BatchCall]
 
 
-class BatchesShown(Struct, frozen=True, kw_only=True):
-    """The newest first."""
+class BatchesShown(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A page, the newest first. `next` is the `after` of the following page. The last page has none."""
 
     batches: list[BatchShown]
+    next: str = ""
 
 
 class ItemsShown(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -220,8 +239,18 @@ class TaskShown(Struct, frozen=True, kw_only=True):
     is_streaming: bool
 
 
-class TasksShown(Struct, frozen=True, kw_only=True):
+class TasksQuery(RequestForm, frozen=True, kw_only=True):
+    """`after`: the `next` of the page before."""
+
+    after: Annotated[str, Meta(max_length=64)] = ""
+    limit: Most = MOST_JOBS
+
+
+class TasksShown(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A page by name. `next` is the `after` of the following page. The last page has none."""
+
     tasks: list[TaskShown]
+    next: str = ""
 
 
 def batch_shown(view: View, batch_id: str) -> BatchShown:

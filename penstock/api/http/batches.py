@@ -25,6 +25,7 @@ from penstock.api.forms.batch import (
     ResultQuery,
     SubmitQuery,
     TaskChanges,
+    TasksQuery,
     TasksShown,
     ToRetry,
     WhyQuery,
@@ -39,7 +40,6 @@ from penstock.api.http.uploads import content_disposition
 from penstock.api.replies import NUMBERS, refusal_of
 from streams.batch_messages import NewBatch
 from streams.errors import StreamError
-from streams.job_messages import MOST_JOBS
 
 _any = msgspec.json.Decoder().decode
 _retry = msgspec.json.Decoder(ToRetry).decode
@@ -93,11 +93,24 @@ async def _submit_input(shared: GatewayState, call: HttpCall, asked: SubmitQuery
 async def list_batches(shared: GatewayState, call: HttpCall) -> HttpAnswer:
     """List your instances."""
     asked, caller = query_of(BatchesQuery, call.query), call.caller
-    with shared.load.work("other", caller.key), _telling(call):
-        views = await shared.batches.all(task=asked.task, state=asked.state, tenant=caller.shown_tenant, most=MOST_JOBS)
     reached = caller.inner_id("")  # of the tenant's batches those whose ids a path can name
-    mine = [view for view in views if caller.may_run(view.task) and view.instance_id.startswith(reached)]
-    return HttpAnswer(BatchesShown(batches=[_batch(call, view) for view in mine[: asked.limit]]))
+
+    def is_shown(view: View) -> bool:
+        return caller.may_run(view.task) and view.instance_id.startswith(reached)
+
+    created, _, last_id = asked.after.partition(".")
+    after = f"{created}.{caller.inner_id(last_id)}" if last_id else asked.after
+    with shared.load.work("other", caller.key), _telling(call):
+        views, has_more = await shared.batches.all(
+            task=asked.task,
+            state=asked.state,
+            tenant=caller.shown_tenant,
+            most=asked.limit,
+            after=after,
+            is_shown=is_shown,
+        )
+    shown = [_batch(call, view) for view in views]
+    return HttpAnswer(BatchesShown(batches=shown, next=f"{shown[-1].created_ms}.{shown[-1].id}" if has_more else ""))
 
 
 async def show(shared: GatewayState, call: HttpCall) -> HttpAnswer:
@@ -172,9 +185,11 @@ async def result(shared: GatewayState, call: HttpCall) -> HttpAnswer:
 
 
 async def list_tasks(shared: GatewayState, call: HttpCall) -> HttpAnswer:
-    """List the tasks that you may run."""
-    tasks = [task for task in shared.batches.tasks() if call.caller.may_run(task.task)]
-    return HttpAnswer(TasksShown(tasks=[task_shown(task) for task in tasks]))
+    """List the tasks that you may run, a page at a time."""
+    asked = query_of(TasksQuery, call.query)
+    with _telling(call):
+        tasks, after = shared.batches.tasks(after=asked.after, most=asked.limit, is_shown=call.caller.may_run)
+    return HttpAnswer(TasksShown(tasks=list(map(task_shown, tasks)), next=after))
 
 
 async def change_task(shared: GatewayState, call: HttpCall) -> HttpAnswer:

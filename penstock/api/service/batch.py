@@ -16,10 +16,14 @@ from penstock.api.forms.batch import (
     LimitAsk,
     RetryAsk,
     TaskList,
+    TasksAsk,
     ViewList,
 )
 from penstock.api.service.calls import Question
 from streams.batch_messages import NewBatch
+
+ROOM = 16 * 1024
+"""Bytes of an answer that are reserved for everything but the list."""
 
 
 async def submit(desk: BatchDesk, new: NewBatch, _question: Question) -> View:
@@ -37,8 +41,16 @@ async def why(desk: BatchDesk, ask: BatchWhyAsk, _question: Question) -> BatchWh
     return await desk.why(ask.id, ask.item)
 
 
-async def list_batches(desk: BatchDesk, ask: InstancesAsk, _question: Question) -> ViewList:
-    return ViewList(await desk.all(task=ask.task, state=ask.state, tenant=ask.tenant, most=ask.most))
+async def list_batches(desk: BatchDesk, ask: InstancesAsk, question: Question) -> ViewList:
+    views, after = await desk.all(
+        task=ask.task,
+        state=ask.state,
+        tenant=ask.tenant,
+        most=ask.most,
+        after=ask.after,
+        most_bytes=question.most_bytes - ROOM,
+    )
+    return ViewList(batches=views, next=after)
 
 
 async def items(desk: BatchDesk, ask: ItemsAsk, _question: Question) -> ItemPage:
@@ -49,8 +61,9 @@ async def retry(desk: BatchDesk, ask: RetryAsk, _question: Question) -> View:
     return await desk.retry(ask.id, ask.items)
 
 
-async def tasks(desk: BatchDesk, _ask: object, _question: Question) -> TaskList:
-    return TaskList(desk.tasks())
+async def tasks(desk: BatchDesk, ask: TasksAsk, question: Question) -> TaskList:
+    tasks, after = desk.tasks(after=ask.after, most=ask.most, most_bytes=question.most_bytes - ROOM)
+    return TaskList(tasks=tasks, next=after)
 
 
 async def limit(desk: BatchDesk, ask: LimitAsk, _question: Question) -> TaskRecord:

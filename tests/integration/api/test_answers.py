@@ -583,6 +583,7 @@ async def test_batches_as_a_service(asker: Recorder) -> None:
     await batch("items", '{"id": "s1", "cursor": "x"}')
     await batch("items", '{"id": "s1", "most": 0}')
     await batch("list", '{"most": 0}')
+    await batch("list", '{"after": "x"}')
     await batch("list", '{"tenant": "none"}')
     await batch("limit", '{"task": "odd", "set": {"item_rate": 5}}')
     await batch("limit", '{"task": "odd", "set": {"item_rate": null}}')
@@ -591,6 +592,8 @@ async def test_batches_as_a_service(asker: Recorder) -> None:
     await batch("limit", '{"task": "odd"}')
     await batch("tasks")
     await batch("tasks", '{"x": 1}')
+    await batch("tasks", '{"most": 1}')
+    await batch("tasks", '{"most": 0}')
     check("batches_service", asker.text)
 
 

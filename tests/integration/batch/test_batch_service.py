@@ -157,6 +157,12 @@ async def test_what_is_handed_in_by_a_publish_is_made(link: Connection, batches:
         while len(made := await batches.list(tenant="raw")) < 3:
             await anyio.lowlevel.checkpoint()
     assert {"svc-6", "svc-7"} < {view.instance_id for view in made}
+    pages, after = list[str](), ""
+    while page := await batches.list(tenant="raw", most=1, after=after):
+        pages += [view.instance_id for view in page]
+        after = page[-1].place
+    assert pages == [view.instance_id for view in made]
+    assert [view.instance_id for view in await batches.list(tenant="raw", most=2, after=made[0].place)] == pages[1:]
     for view in made:
         assert (await batches.wait(view.instance_id, timeout_s=30)).state == "done"
 

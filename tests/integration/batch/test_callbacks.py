@@ -250,7 +250,7 @@ async def test_who_may_not_be_called_is_refused_at_the_door(connection: Connecti
         with pytest.raises(BatchRefused, match="callback") as refused:
             await node.submit("told", ["ok"], callback=url)
         assert (refused.value.code, refused.value.field) == ("bad", "callback")
-        assert await node.desk.all() == []
+        assert await node.desk.all() == ([], "")
 
 
 async def test_the_tasks_own_callback_holds_for_who_names_none(connection: Connection) -> None:

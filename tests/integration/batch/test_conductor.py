@@ -107,7 +107,7 @@ async def test_what_is_seen_of_an_instance_is_all_that_lists_show_and_no_more(co
             while (seen := node.engine.instances.seen("i")) is None:
                 await anyio.lowlevel.checkpoint()
         assert len(msgspec.json.encode(seen)) < 500
-        assert [await node.desk.show("i")] == await node.desk.all()
+        assert ([await node.desk.show("i")], "") == await node.desk.all()
         assert (await node.record("i")).input == given
 
 
