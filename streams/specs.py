@@ -108,8 +108,9 @@ class BucketSpec(Struct, frozen=True, kw_only=True):
         )
 
 
-MOST_CONSUMERS = 20_000
-"""Of JOBS (one for each lane of a topic) and of WORK (two for each task). Each costs the server some 26 kB."""
+SLICES_CONSUMERS, JOBS_CONSUMERS, WORK_CONSUMERS = 10_000, 30_000, 20_000
+"""One for each platform's lane (a lane for each pin), one for each lane of 10,000 topics, two for each of 10,000 tasks.
+Each costs the server some 26 kB. The other streams have one for each sink, or one in all."""
 MAX_WAITING = 4_096
 """Standing pull requests of a consumer. A node has up to one for each free slot, and the server's default of 512 may be
 too few for a large cluster."""
@@ -348,6 +349,7 @@ def _fetch_streams(namespace: Namespace, sizes: Sizes) -> tuple[StreamSpec, ...]
             discard_new_per_subject=True,
             max_msgs_per_subject=1,  # the subject is the slice's identity: offering it twice is harmless
             max_msg_bytes=64 * 1024,
+            max_consumers=SLICES_CONSUMERS,
             allow_atomic=True,
         ),
         StreamSpec(
@@ -378,7 +380,7 @@ def _job_streams(namespace: Namespace) -> tuple[StreamSpec, ...]:
             allow_atomic=True,
             allow_msg_ttl=True,  # a finished job is known for a while
             allow_msg_schedules=True,
-            max_consumers=MOST_CONSUMERS,
+            max_consumers=JOBS_CONSUMERS,
             holds_truth=True,
         ),
         StreamSpec(
@@ -410,7 +412,7 @@ def _batch_streams(namespace: Namespace) -> tuple[StreamSpec, ...]:
             discard_new_per_subject=True,
             max_msgs_per_subject=1,  # the subject is the work itself: offering it twice is harmless
             max_msg_bytes=64 * 1024,
-            max_consumers=MOST_CONSUMERS,
+            max_consumers=WORK_CONSUMERS,
         ),
         StreamSpec(
             name=f"OBJ_{files}",

@@ -21,7 +21,7 @@ from actors.jobs.rules.job_checks import check_depth
 from actors.jobs.rules.job_rules import KEPT_MS, BadJob, ExpiredJob, is_same_add, make_job, named_nonce
 from actors.jobs.rules.topic_settings import TopicSettings
 from actors.jobs.store import JobStore
-from actors.jobs.topics import Topics
+from actors.jobs.topics import MOST_IN_ALL, Topics
 from actors.runtime.bounds import Anywhere, WorkBounds
 from actors.runtime.rules.slot_keys import key_reader
 from actors.runtime.tracing import traces
@@ -133,7 +133,7 @@ class Adding:
         failures: dict[tuple[str, Priority], StreamError] = {}
         for lane in lanes:
             try:
-                await self._topics.use(*lane)
+                await self._topics.enlist(*lane)
             except StreamError as error:
                 failures[lane] = error
         if not failures:
@@ -177,6 +177,11 @@ class Adding:
             return NotAdded(
                 code="bad", reason=str(error), topic=shown_of(new.topic), id=shown_of(new.id), field=error.field
             )
+        if not self._topics.has_room(job.topic):
+            reason = (
+                f"topic {job.topic} would be one too many: an installation has at most {MOST_IN_ALL:,}; use another"
+            )
+            return NotAdded(code="quota", reason=reason, topic=job.topic, id=job.id, field="topic")
         return job
 
     def _check_region(self, job: JobRecord, settings: TopicSettings) -> None:

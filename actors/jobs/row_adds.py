@@ -58,7 +58,7 @@ class RowAdds:
         """Add rows, each an id and a body, that were read after `since`, under `epoch`. Return for each whether it is
         new. False: it has a job, or had one of this epoch that ended since. Raises StoreFull."""
         self._admit("jobs")
-        await self._topics.use(topic, "normal")
+        await self._topics.enlist(topic, "normal")
         settings, now_ms = self._topics.current(topic), self._clock.now_ms()
         answers: list[bool | StreamError] = []
         nonce, parent = f"{NONCE}{epoch or ''}", traces.current()

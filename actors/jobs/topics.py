@@ -1,13 +1,17 @@
-"""The existing topics, and what is in force for each. Follows TOPICS live, and makes a topic's record and consumers at
-its first use.
+"""The existing topics, and what is in force for each. Follows TOPICS live, makes a topic's record at its first add, and
+its consumers when somebody takes.
 
 In: `default` and one key a topic, flat JSON as `penstock jobs topics` or `nats kv put` writes it. Out: callbacks with
 each topic whose settings changed. State: the levels in force, in memory. The bucket is the truth.
 
+A consumer is there only where jobs are taken: an add makes the record, and whoever takes makes the consumers (ADR 65).
+The stream keeps what waits. The server removes a consumer that nobody has pulled from for an hour, and the next taker
+makes it again.
+
 A level that is refused, alone or beside the other, is ignored as a whole. What was in force before stays, and the log
 reports the error. A deleted record leaves the default settings in force, and the topic's jobs where they are. A topic
-is used before its first job is stored (`use`). Its record names the priorities ever used, so every node has the
-consumers that hand out its jobs, and no node looks for jobs where none can be.
+is enlisted before its first job is stored. Its record names the priorities ever used, so every taker pulls from all of
+them, and none looks for jobs where none can be.
 """
 
 from __future__ import annotations
@@ -34,6 +38,9 @@ from streams.topology import ensure_consumer
 
 log = logging.getLogger(__name__)
 
+MOST_IN_ALL = 10_000
+"""Topics of an installation. Each node keeps all of them in memory, and lists and counts were measured up to here."""
+
 _Values = Mapping[str, object]
 
 
@@ -52,6 +59,7 @@ class Topics:
         self._own: dict[str, _Values] = {}
         self._settings: dict[str, TopicSettings] = {}
         self._default_settings = TopicSettings()
+        self._enlisted: set[tuple[str, Priority]] = set()
         self._ready: set[tuple[str, Priority]] = set()
         self._listeners: list[Callable[[str], None]] = []
         self._making = anyio.Lock()
@@ -86,9 +94,20 @@ class Topics:
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)
 
+    def has_room(self, topic: str) -> bool:
+        """Return whether the topic is there already, or may still come."""
+        return topic in self._settings or len(self._settings) < MOST_IN_ALL
+
+    async def enlist(self, topic: str, priority: Priority) -> None:
+        """Make sure that the topic is known to have jobs of this priority, so that whoever takes pulls from there.
+        Costs nothing once done. Raises MalformedSubject, NoStream, Disconnected, OutcomeUnknown."""
+        if (topic, priority) not in self._enlisted:
+            async with self._making:
+                await self._enlist(topic, priority)
+
     async def use(self, topic: str, *priorities: Priority) -> None:
-        """Make sure that the topic is known and its jobs of these priorities (none given: all that were ever used) are
-        handed out. Costs nothing once done. Raises MalformedSubject, NoStream, Disconnected, OutcomeUnknown."""
+        """Make sure that the topic is known and has consumers for its jobs of these priorities (none given: all that
+        were ever used). For whoever takes. Costs nothing once done. Raises as `enlist`."""
         for priority in priorities or self.current(topic).lanes:
             if (topic, priority) not in self._ready:
                 async with self._making:
@@ -122,16 +141,22 @@ class Topics:
     async def _make(self, topic: str, priority: Priority) -> None:
         if (topic, priority) in self._ready:  # made while we waited for our turn
             return
-        if check_token("topic", topic) == DEFAULT:
-            raise MalformedSubject(f"topic {DEFAULT!r}: that is what holds for all topics; use another name")
-        if topic not in self._settings or priority not in self.current(topic).lanes:
-            await self._enlist(topic, priority)
+        await self._enlist(topic, priority)
         is_clustered = self._connection.is_clustered
         spec = job_consumer(self._namespace, topic, priority, is_clustered=is_clustered)
         await ensure_consumer(self._connection, spec)
         self._ready.add((topic, priority))
 
     async def _enlist(self, topic: str, priority: Priority) -> None:
+        if (topic, priority) in self._enlisted:
+            return
+        if check_token("topic", topic) == DEFAULT:
+            raise MalformedSubject(f"topic {DEFAULT!r}: that is what holds for all topics; use another name")
+        if topic not in self._settings or priority not in self.current(topic).lanes:
+            await self._write(topic, priority)
+        self._enlisted.add((topic, priority))
+
+    async def _write(self, topic: str, priority: Priority) -> None:
         """Write the topic's record, with this priority among its lanes."""
         entry = await self._bucket.get(topic)
         try:
@@ -167,6 +192,7 @@ class Topics:
         if topic not in self._live:
             self._own.pop(topic, None)
             self._settings.pop(topic, None)
+            self._enlisted -= {(topic, priority) for priority in LANES}
             self.forget_consumer(topic)
         else:
             self._settings.setdefault(topic, self._default_settings)

@@ -105,11 +105,11 @@ class FlowJobs:
         for topic, wanted in ((rows_topic(flow), (bound, path)), (rounds_topic(flow), (bound, ""))):
             settings = self._topics.current(topic)
             if (settings.zone, settings.region_key) != wanted:
-                await self._topics.use(topic, "normal")
+                await self._topics.enlist(topic, "normal")
                 await self._topics.change(topic, {"zone": wanted[0] or None, "region_key": wanted[1] or None})
 
     async def follow(self, flow: str, every_ms: int) -> None:
         """Have a round at this interval. A schedule that is just so stays as it is."""
-        await self._topics.use(rounds_topic(flow), "normal")
+        await self._topics.enlist(rounds_topic(flow), "normal")
         wanted = Schedule(every_ms=every_ms, overlap="allow", misfire="skip", most_open=MOST_ROUNDS)
         await self._schedules.add(rounds_topic(flow), ROUND, wanted, is_replaced=True)

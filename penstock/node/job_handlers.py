@@ -76,7 +76,7 @@ async def _declare_slots(topics: Topics, handler: Handler) -> None:
     if declared:
         values["declared_slots"] = declared
     log.info("job.slots", extra=fields(topic=handler.topic, before=before.declared_slots, slots=declared))
-    await topics.use(handler.topic, "normal")
+    await topics.enlist(handler.topic, "normal")
     await topics.change(handler.topic, values)
 
 

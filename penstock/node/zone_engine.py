@@ -124,7 +124,7 @@ class ZoneEngine:
         code = runner.handler
         if not code.is_loop:
             topic = ticks_topic(runner.zone, code.job)
-            await self.jobs.topics.use(topic, "normal")
+            await self.jobs.topics.enlist(topic, "normal")
             wanted = Schedule(every_ms=code.every_ms, cron=code.cron, tz=code.tz, overlap="skip", misfire="once")
             await self.jobs.schedules.add(topic, TICK, wanted, is_replaced=True)
         await runner.run(task_status=task_status)

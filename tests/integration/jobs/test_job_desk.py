@@ -8,6 +8,7 @@ import pytest
 from msgspec import Raw, json
 from msgspec.structs import replace
 
+from actors.jobs import topics
 from actors.jobs.copies import GoneAnswer, GoneAsk
 from actors.jobs.rules.job_answers import Added, NotAdded, Reserved, TopicCounted
 from actors.jobs.rules.job_rules import KEPT_MS, MOST_PAST, BadJob
@@ -280,10 +281,46 @@ async def test_every_wait_ends_with_the_node(office: Office) -> None:
 
 
 async def test_a_consumer_that_somebody_deleted_is_made_again(office: Office) -> None:
-    await office.add("a")
+    await office.try_add("a", "b")
+    held = await office.reserve()
     spec = job_consumer(office.namespace, TOPIC)
     await office.connection.api(f"CONSUMER.DELETE.{spec.stream}.{spec.name}")
-    assert (await office.reserve(wait_ms=0)).id == "a"
+    assert {held.id, (await office.reserve(wait_ms=0)).id} == {"a", "b"}
+
+
+async def test_adds_make_no_consumers_and_whoever_takes_does(office: Office) -> None:
+    async def consumers() -> set[str]:
+        names = await office.connection.api(f"CONSUMER.NAMES.{office.namespace.stream('JOBS')}")
+        return set(names.get("consumers") or ())
+
+    await office.try_add(*[f"{n}" for n in range(6)])
+    await office.try_add("first", "second", priority="high")
+    assert (await office.desk.count(TOPIC)).ready == 8
+    assert await consumers() == set()
+    found: list[Reserved] = []
+
+    async def take() -> None:
+        found.append(await office.reserve(wait_ms=0))
+
+    async with anyio.create_task_group() as tasks:  # all of them meet while the consumers are made
+        for _ in range(8):
+            tasks.start_soon(take)
+    assert sorted(job.id for job in found) == ["0", "1", "2", "3", "4", "5", "first", "second"]
+    assert {job.attempt for job in found} == {1}
+    names = {job_consumer(office.namespace, TOPIC, lane).name for lane in ("normal", "high")}
+    assert await consumers() == names
+
+
+async def test_a_topic_above_the_limit_is_refused_by_its_number(
+    office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(topics, "MOST_IN_ALL", 2)
+    assert [type(one) for one in [*await office.try_add("a"), *await office.try_add("a", topic="b")]] == [Added, Added]
+    (refused,) = await office.try_add("a", topic="c")
+    assert (refused.code, isinstance(refused, NotAdded) and refused.field) == ("quota", "topic")
+    assert isinstance(refused, NotAdded)
+    assert "an installation has at most 10,000" in refused.reason
+    assert (await office.add("z")).is_new
 
 
 # ---- pause, rate, priorities

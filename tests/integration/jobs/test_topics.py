@@ -82,6 +82,21 @@ async def test_every_node_hears_of_a_topic_and_its_lanes(connection: Connection,
                 assert await consumers(connection) == {"jobs_mail", "jobs-low_mail"}
 
 
+async def test_an_add_enlists_a_topic_without_a_consumer(connection: Connection, bucket: Bucket[bytes]) -> None:
+    async with followed(connection, bucket) as topics, followed(connection, bucket) as others:
+        with fail_after(20):
+            await topics.enlist("mail", "normal")
+            await topics.enlist("mail", "high")
+            assert await consumers(connection) == set()
+            await until(lambda: set(others.current("mail").lanes) == {"high", "normal"})
+            await others.use("mail")
+            assert await consumers(connection) == {"jobs_mail", "jobs-high_mail"}
+            await bucket.delete("mail")
+            await until(lambda: "mail" not in topics)
+            await topics.enlist("mail", "low")
+            assert topics.current("mail").lanes == ("normal", "low")
+
+
 async def test_a_missing_consumer_is_made_again(connection: Connection, bucket: Bucket[bytes]) -> None:
     async with followed(connection, bucket) as topics:
         with fail_after(20):

@@ -97,14 +97,14 @@ async def test_large_jobs_are_cut_by_bytes(client: Client, office: Office, asked
 async def test_a_topic_that_cannot_be_made_refuses_its_own_jobs(
     client: Client, office: Office, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    use = office.topics.use
+    enlist = office.topics.enlist
 
-    async def full(topic: str, *priorities: Any) -> None:
+    async def full(topic: str, priority: Any) -> None:
         if topic == "toomany":
-            raise Refused("maximum consumers limit reached", subject=topic)
-        await use(topic, *priorities)
+            raise Refused("no room", subject=topic)
+        await enlist(topic, priority)
 
-    monkeypatch.setattr(office.topics, "use", full)
+    monkeypatch.setattr(office.topics, "enlist", full)
     answers = await asyncio.gather(
         *(client.jobs.add(topic, id="1") for topic in (TOPIC, "toomany", "other")), return_exceptions=True
     )

@@ -233,7 +233,7 @@ def test_a_stream_with_few_consumers_is_told_and_blocks_nothing() -> None:
     spec = STREAMS["JOBS"]
     [found] = compare_stream(spec, as_server_tells(spec.config()) | {"max_consumers": -1})
     assert (found.setting, found.is_blocking, found.is_fixable) == ("max_consumers", False, True)
-    assert merged(spec, as_server_tells(spec.config()) | {"max_consumers": -1})["max_consumers"] == 20_000
+    assert merged(spec, as_server_tells(spec.config()) | {"max_consumers": -1})["max_consumers"] == 30_000
 
 
 def test_a_change_keeps_what_was_granted_beyond_it() -> None:
