@@ -126,19 +126,24 @@ class Tuning(msgspec.Struct, frozen=True, omit_defaults=True):
 class Limit(msgspec.Struct, frozen=True, omit_defaults=True):
     """How many requests a second a platform takes, as its answers have shown. 0: nothing limits the pace.
 
-    `met_ms`: when it refused last for the pace. It wants none until `until_ms`. `mark`: what it took a second, over the
-    `over_ms` before, and `calm_ms`, after what time it may be asked for as much again. `share`: which part of the
-    requests it refused at that pace, and `noise`, which part it refuses at any pace. `told`: how many a second the
-    platform itself says. 0: it does not say."""
+    `met_ms`: when it refused last for the pace. It wants none until `until_ms`. `mark`: what it took a second, `took`
+    over the `over_ms` before, and `calm_ms`, after what time it may be asked for as much again. `share`: which part of
+    the requests it refused at that pace, and `noise`, which part it refuses at any pace. `dense`: how often one after
+    the other it was met by requests of which many were refused. `tried`: refusals in the present trial, and `odd`, in
+    those before, which no limit explains. `told`: how many a second the platform itself says. 0: it does not say."""
 
     per_s: float
     met_ms: int
     until_ms: int = 0
     mark: float = 0.0
+    took: float = 0.0
     over_ms: int = 0
     calm_ms: int = 0
     share: float = 0.0
     noise: float = 0.0
+    dense: int = 0
+    odd: int = 0
+    tried: int = 0
     told: float = 0.0
 
 

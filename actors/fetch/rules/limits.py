@@ -6,7 +6,8 @@ So a refusal is followed by a trial at a lower pace, and what happens there deci
 - No refusal, or far fewer of them: the pace was the reason. The limit stays.
 - As many refusals as before: the pace is not the reason. The limit is lifted, and so many refusals (`noise`) do not
   lower the pace again.
-- One refusal after the other: the pace is still too high. It falls again.
+- One refusal after the other, or as many answers between two of them each time: the pace is still too high. It falls
+  to what the platform took since the refusal before: of a bucket, and of a count by the minute, that is the limit.
 
 The pace of a trial is 85 % of what the platform really took, with the waits that it wanted (`mark`). From there it
 rises along a cubic curve (RFC 9438): soon near the mark, slowly past it, and fast once it is clear of it. So a mark
@@ -17,6 +18,7 @@ recovery needs no write. What a platform tells of its limit (`told`) holds besid
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from math import sqrt
 from typing import Literal, NamedTuple
 
@@ -28,24 +30,33 @@ SAFE = 0.85
 CLEAR = 0.95
 """A pace below this part of the mark is clearly lower than the one that was refused."""
 DENSE = 0.2
-"""If this part of the requests is refused, or more, then that is no chance."""
+"""If this part of the requests is refused, or more, then that is hardly chance."""
+SURE = 2
+"""If that came so often before, one time after the other, it is no chance."""
 DECIDES = 3
-"""So many refusals of a trial decide it, and one more if they follow each other closely."""
+"""So many refusals of trials decide, and one more if they follow each other closely or evenly."""
 HELPED = 4
 """If refusals are so many times rarer at the lower pace, then the pace was their reason."""
+EVEN, ALIKE = 3, 1.5
+"""Chance seldom leaves three gaps between refusals that differ by no more than half. A pace that is a little too high
+for a bucket always does."""
+FEW, MOST_FALL = 2, 8
+"""A rate that a few answers show may be too low. It counts so many answers more, and falls by this at most."""
 MOST_NOISE = 0.1
 LONG_AGO = 10.0
 """Without a refusal in so many times the requests that usually have one, the noise is over."""
 MANY = 20
 """So many answers show what the platform takes. With fewer, the pace falls by half at most."""
 LEAST_PER_S = 1 / 3_600
-STEPS = 30
-"""The pace is back at the mark after so many waits or requests. That time doubles if the limit is met there again."""
+FEW_STEPS, STEPS = 10, 30
+"""The pace is back at the mark after so many waits (more if the first one was too short), and so many requests."""
+NEAR = 1.1
+"""That time doubles if the limit is met again there: no farther than this above the mark."""
 LEAST_CALM_MS, MOST_CALM_MS = 30_000, 600_000
 UNDER_WAY_MS = 1_000
 """Requests that were sent together are refused together."""
 CHANCE_WAIT_MS = 1_000
-"""How long a request waits that was refused by chance, if the platform names no wait."""
+"""How long a request waits that was refused by chance, if the platform names no wait. At a slow pace it is longer."""
 MINUTES = 6
 """The second wait that the platform does not name is so many times the setting, from the first request on: with the
 default setting a minute, by which many platforms count."""
@@ -61,7 +72,9 @@ class PaceRefusal(NamedTuple):
     before the limit was met last, this refusal included. `span_ms`: since the first of these answers. `trial_refused`:
     refusals since the limit was met last. `later`: answers after the first of them, in `later_ms`. `is_again`: the
     platform took none since it refused one. `part`: this node's part of the requests of all nodes. `named_ms`: the wait
-    that the platform names. `most_per_s`: our own rate."""
+    that the platform names. `most_per_s`: our own rate. `since`: answers of the last stretch that had some, and
+    `since_ms`: since the refusal before it. 0: there was none. `even`: so many times in a row there were about as many
+    answers between two refusals. `run`: so many refusals had no answer in between."""
 
     answers: int
     refused: int
@@ -73,13 +86,23 @@ class PaceRefusal(NamedTuple):
     named_ms: int | None
     most_per_s: float
     part: float = 1.0
+    since: int = 0
+    since_ms: int = 0
+    even: int = 0
+    run: int = 1
 
     @property
     def share(self) -> float:
         """Which part of the requests was refused, this one left out if there were others."""
         if self.trial_refused < 2:
-            return 1 / (self.answers + 1)
+            return 1 / (max(self.answers, self.since) / self.part + 1)
         return (self.trial_refused - 1) / (self.later + self.trial_refused - 1)
+
+    @property
+    def noise(self) -> float:
+        """Which part is refused at any pace, if the pace is not the reason."""
+        share = self.refused / (self.answers + self.refused) if self.refused >= DECIDES else self.share
+        return min(MOST_NOISE, share)
 
 
 class PaceVerdict(NamedTuple):
@@ -97,6 +120,8 @@ class RecentAnswers:
     def __init__(self) -> None:
         self._taken: deque[int] = deque(maxlen=MOST_TIMES)
         self._refused: deque[int] = deque(maxlen=MOST_TIMES)
+        self._gaps: deque[int] = deque(maxlen=2 * EVEN)
+        self._began_ms = self._run = 0
 
     def add(self, now_ms: int) -> None:
         self._taken.append(now_ms)
@@ -110,6 +135,7 @@ class RecentAnswers:
         since_ms = max(trial_ms, now_ms - SPAN_MS)
         last_ms = self._refused[-1] if self._refused else 0
         self._refused.append(now_ms)
+        self._note_gap(sum(at_ms > last_ms for at_ms in self._taken), last_ms)
         taken = [at_ms for at_ms in self._taken if at_ms >= since_ms]
         first_ms = next((at_ms for at_ms in self._refused if at_ms >= trial_ms), now_ms)
         return PaceRefusal(
@@ -123,7 +149,29 @@ class RecentAnswers:
             named_ms=named_ms,
             most_per_s=most_per_s,
             part=part,
+            since=self._gaps[-1] if self._began_ms else 0,
+            since_ms=now_ms - self._began_ms if self._began_ms else 0,
+            even=alike(self._gaps),
+            run=self._run,
         )
+
+    def _note_gap(self, answers: int, last_ms: int) -> None:
+        """Note how many answers came since the last refusal. Without any, it is the same stretch that goes on."""
+        if answers:
+            self._gaps.append(answers)
+            self._began_ms, self._run = last_ms, 1
+        else:
+            self._run += 1
+
+
+def alike(gaps: Sequence[int]) -> int:
+    """Return how many of the last gaps are about as long as each other."""
+    low = high = gaps[-1] if gaps else 0
+    for count, gap in enumerate(reversed(gaps)):
+        low, high = min(low, gap), max(high, gap)
+        if high > ALIKE * low + 1:
+            return count
+    return len(gaps)
 
 
 def allowed(limit: Limit | None, now_ms: int) -> float | None:
@@ -142,24 +190,21 @@ def met(limit: Limit | None, refusal: PaceRefusal, own_wait_ms: int, now_ms: int
         wait_ms = min(wait_ms, most_wait_ms)
         return PaceVerdict(held(limit, now_ms + wait_ms), wait_ms)
     shows = _shown(known, refusal, now_ms)
+    turn_ms = max(min(own_wait_ms, CHANCE_WAIT_MS), int(1_000 / (allowed(known, now_ms) or refusal.most_per_s)))
     if shows == "chance":
-        named = min(own_wait_ms, CHANCE_WAIT_MS) if refusal.named_ms is None else refusal.named_ms
+        named = turn_ms if refusal.named_ms is None else refusal.named_ms
         return PaceVerdict(limit, min(named, most_wait_ms), is_chance=True)
     wait_ms = min(_wait_ms(known, refusal, own_wait_ms), most_wait_ms)
     if shows == "nothing" and refusal.named_ms is None:
-        wait_ms = min(wait_ms, CHANCE_WAIT_MS)
+        wait_ms = min(turn_ms, most_wait_ms)
     until_ms = now_ms + wait_ms
     match shows:
         case "nothing":
-            return PaceVerdict(held(limit, until_ms), wait_ms)
+            return PaceVerdict(replace(held(known, until_ms), tried=known.tried + 1), wait_ms)
         case "helped":
-            return PaceVerdict(
-                replace(known, noise=min(MOST_NOISE, refusal.share), until_ms=max(until_ms, known.until_ms)), wait_ms
-            )
+            return PaceVerdict(replace(known, noise=refusal.noise, until_ms=max(until_ms, known.until_ms)), wait_ms)
         case "in vain":
-            return PaceVerdict(
-                Limit(0.0, now_ms, until_ms, noise=min(MOST_NOISE, refusal.share), told=known.told), wait_ms
-            )
+            return PaceVerdict(Limit(0.0, now_ms, until_ms, noise=refusal.noise, told=known.told), wait_ms)
         case "too fast":
             return PaceVerdict(_fallen(known, refusal, now_ms, wait_ms), wait_ms)
 
@@ -183,13 +228,16 @@ def _shown(known: Limit, refusal: PaceRefusal, now_ms: int) -> Shown:
     """Return what a refusal shows. `chance`: nothing new. `nothing`: the trial goes on. `helped`: the lower pace has
     fewer refusals, and those that are left are chance. `in vain`: it has as many as before."""
     if not known.per_s or not _is_slow(known, now_ms):
-        return "chance" if known.noise and _is_usual(refusal, known.noise) else "too fast"
+        is_odd = refusal.even >= 2 * EVEN or refusal.run > SURE
+        is_chance = known.noise and not is_odd and _is_usual(refusal, known.noise)
+        return "chance" if is_chance else "too fast"
     if refusal.is_again:
         return "too fast"
-    if refusal.trial_refused < DECIDES + (refusal.share >= DENSE):
-        return "nothing"
-    if refusal.share >= DENSE:
+    is_dense = refusal.share >= DENSE
+    if (is_dense and (known.dense or known.tried >= DECIDES)) or refusal.even >= EVEN:
         return "too fast"
+    if known.odd + known.tried + 1 < DECIDES + (is_dense or refusal.even == EVEN - 1) + (refusal.part < 1):
+        return "nothing"
     if refusal.share * HELPED >= known.share:
         return "in vain"
     return "chance" if known.noise else "helped"
@@ -208,32 +256,56 @@ def _is_usual(refusal: PaceRefusal, noise: float) -> bool:
 
 def _fallen(known: Limit, refusal: PaceRefusal, now_ms: int, wait_ms: int) -> Limit:
     before = min(each for each in (refusal.most_per_s, allowed(known, now_ms), known.told) if each)
+    is_slow, is_dense = bool(known.per_s) and _is_slow(known, now_ms), refusal.share >= DENSE
     over_ms, taken, is_few = refusal.span_ms + wait_ms, refusal.answers / refusal.part, refusal.answers < MANY
-    if refusal.trial_refused > 1 and known.per_s:
+    is_certain = refusal.even >= EVEN or (is_dense and known.dense >= SURE)
+    is_sure = is_certain or (refusal.is_again and refusal.part == 1)
+    if known.per_s and is_sure and refusal.since:
+        over_ms, taken, is_few = refusal.since_ms, refusal.since / refusal.part, False
+        if not is_certain:
+            taken = max(taken + FEW, before * over_ms / (1_000 * MOST_FALL))
+    elif refusal.trial_refused > 1 and known.per_s:
         over_ms, taken, is_few = refusal.later_ms, refusal.later / refusal.part, refusal.later < MANY
     elif refusal.is_again and known.mark:  # the wait was too short, and nothing else is new
         over_ms = known.over_ms + max(0, now_ms - known.until_ms) + wait_ms
-        taken = known.mark * known.over_ms / 1_000
-        taken, is_few = max(taken, before * over_ms / 4_000), False
-    mark, calm_ms = max(taken, 1) * 1_000 / max(1, over_ms), STEPS * wait_ms
-    if known.per_s and not _is_slow(known, now_ms) and refusal.share < DENSE:
-        mark, calm_ms = before, max(2 * known.calm_ms, calm_ms)  # it has risen slowly to where the limit is
+        taken, is_few = max(known.took, before * over_ms / (1_000 * MOST_FALL)), False
+    mark, calm_ms = max(taken, 1) * 1_000 / max(1, over_ms), (STEPS if refusal.is_again else FEW_STEPS) * wait_ms
+    if known.per_s and not is_slow and not is_dense:  # it has risen slowly to where the limit is
+        calm_ms = max((2 if before <= NEAR * known.mark else 1) * known.calm_ms, calm_ms)
+        mark = before
+        if known.tried and refusal.since > EVEN:
+            mark = min(before, max(before / 2, refusal.since * 1_000 / refusal.since_ms / refusal.part))
+    elif not known.per_s and not is_dense and refusal.named_ms is None and not refusal.is_again:
+        sent = before if is_few else taken * 1_000 / max(1, refusal.span_ms)
+        mark = min(before, sent)  # it may be chance, and nobody names a wait
     elif is_few:
         mark = max(mark, before / 2)
     if known.told and known.told <= mark:  # what was too much is what we sent at once
         return replace(known, met_ms=now_ms, until_ms=now_ms + wait_ms)
     per_s = max(LEAST_PER_S, SAFE * min(before, mark))
+    if is_sure and known.per_s:
+        wait_ms = max(wait_ms, int(1_000 / per_s))
     return Limit(
         per_s,
         now_ms,
         now_ms + wait_ms,
         mark=mark,
         over_ms=over_ms,
+        took=taken,
         calm_ms=max(LEAST_CALM_MS, min(MOST_CALM_MS, calm_ms), int(STEPS * 1_000 / per_s)),
-        share=known.share if known.per_s and _is_slow(known, now_ms) else refusal.share,
+        share=known.share if is_slow else refusal.share,
         noise=known.noise,
+        dense=known.dense + 1 if is_dense or refusal.is_again else 0,
+        odd=_odd(known, is_slow=is_slow),
         told=known.told,
     )
+
+
+def _odd(known: Limit, *, is_slow: bool) -> int:
+    """Return how many refusals no limit explains: those of a trial at a pace that was clearly lower, far between."""
+    if not known.per_s or is_slow:
+        return 0
+    return known.odd + known.tried if known.tried else max(0, known.odd - 1)
 
 
 def _wait_ms(known: Limit, refusal: PaceRefusal, own_wait_ms: int) -> int:

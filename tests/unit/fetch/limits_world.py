@@ -102,11 +102,11 @@ def read(
         at_ms, node = heappop(due)
         now_ms = int(at_ms)
         if limit is not None and limit.until_ms > now_ms:
-            heappush(due, (limit.until_ms + node * nodes, node))
+            heappush(due, (limit.until_ms + node * 1000 / (allowed(limit, now_ms) or rate), node))
             continue
         said = platform(at_ms - 1_000_000)
         seen.append((at_ms - 1_000_000, said is not None))
-        wait_ms = 0
+        free_ms = 0.0
         if said is None:
             answers[node].add(now_ms)
             limit = limit if says is None else told(limit, says)
@@ -115,6 +115,7 @@ def read(
             named_ms = None if said < 0 else said
             refusal = answers[node].refusal(limit, named_ms, rate, part, now_ms)
             limit, wait_ms, _ = met(limit, refusal, own_wait_ms, now_ms, most_wait_ms=3_600_000)
+            free_ms = at_ms + wait_ms + node * 1000 / (allowed(limit, now_ms) or rate)
         pace = min(rate, allowed(limit, now_ms) or rate, (limit and limit.told) or rate)
-        heappush(due, (at_ms + max(wait_ms, nodes * 1000 / pace), node))
+        heappush(due, (max(free_ms, at_ms + nodes * 1000 / pace), node))
     return Read(seen, limit)

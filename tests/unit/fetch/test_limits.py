@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from statistics import median
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from actors.fetch.rules.limits import (
     PaceRefusal,
     PaceVerdict,
     RecentAnswers,
+    alike,
     allowed,
     held,
     met,
@@ -132,6 +134,42 @@ def test_refusals_by_chance_are_no_limit(nodes: int, part: float, wait_ms: int) 
     came = read(by_chance(part, wait_ms), 3_600, nodes=nodes)
     assert came.per_s(AFTER_MS) >= 4
     assert came.per_s(AFTER_MS if part == 0.03 else 1_800_000) >= 6.5
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_rare_refusals_by_chance_leave_most_of_the_rate(nodes: int) -> None:
+    """Three of a thousand, and no wait is named: each of them looks like a limit at first."""
+    reads = [read(by_chance(0.003, -1, seed), 1_800, nodes=nodes) for seed in range(6)]
+    assert min(came.per_s(AFTER_MS) for came in reads) >= 6
+    assert min(came.per_s(900_000) for came in reads) >= 7
+    assert median(came.per_s(AFTER_MS) for came in reads) >= 8.5
+
+
+@pytest.mark.parametrize("burst", [1, 5, 20])
+@pytest.mark.parametrize("per_s", [1 / 60, 1 / 20, 1 / 5])
+def test_a_slow_bucket_that_nobody_declares_is_never_met_twice_in_a_row(per_s: float, burst: int) -> None:
+    came = read(token_bucket(per_s, burst), 14_400)
+    assert came.in_a_row(AFTER_MS) == 0
+    assert came.per_s(AFTER_MS) >= 0.7 * per_s
+    assert came.refused(AFTER_MS) <= 0.04
+
+
+def test_few_requests_a_minute_that_nobody_declares_are_never_met_twice_in_a_row() -> None:
+    came = read(window(15, 60_000), 3_600)
+    assert came.in_a_row(AFTER_MS) == 0
+    assert came.per_s(AFTER_MS) >= 0.8 * 15 / 60
+
+
+@pytest.mark.parametrize(
+    ("gaps", "count"), [([], 0), ([7], 1), ([9, 30, 31, 40], 3), ([30, 31, 80], 1), ([1, 2, 1], 3), ([10, 16], 2)]
+)
+def test_gaps_that_are_alike_are_counted_from_the_last_one(gaps: list[int], count: int) -> None:
+    assert alike(gaps) == count
+
+
+def test_a_refused_request_waits_at_least_one_turn_of_a_slow_pace() -> None:
+    slow = Limit(0.1, NOW_MS - 30_000, mark=0.2, calm_ms=300_000)
+    assert verdict(slow, answers=9).wait_ms == pytest.approx(10_000, rel=0.2)
 
 
 def test_refusals_by_chance_do_not_hide_a_limit() -> None:
