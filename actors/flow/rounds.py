@@ -21,7 +21,7 @@ import msgspec
 from actors.flow.flows import MOST_PAST, FlowLimits, FlowProgress, Flows, RoundReport, ShardState, interval_ms
 from actors.flow.handler import FlowContext, FlowHandler, StillRunning, reason_of
 from actors.flow.rules.groups import split_shards
-from actors.flow.rules.quotas import deal, next_every_ms, next_first, shards_of, spread_s, target
+from actors.flow.rules.quotas import deal, missing, next_every_ms, next_first, shards_of, spread_s, target
 from actors.runtime.bounds import Anywhere, WorkBounds
 from actors.runtime.logs import fields
 from actors.runtime.measures import Measures
@@ -61,8 +61,9 @@ class RowCounter(Protocol):
 
     def is_paused(self, flow: str) -> bool: ...
 
-    async def in_flight(self, flow: str) -> int:
-        """Return how many rows are loaded and not executed, without those that wait for another attempt."""
+    async def loaded(self, flow: str) -> tuple[int, int]:
+        """Return how many rows are loaded and not executed: without those that wait for another attempt or a free slot,
+        and those alone."""
         ...
 
 
@@ -144,13 +145,13 @@ class Rounds:
             return _noted(
                 progress, RoundReport(began_ms=began_ms, every_ms=every_ms, errors=(reason,)), every_ms=every_ms
             )
-        in_flight = await self._rows.in_flight(flow)
+        in_flight, waiting = await self._rows.loaded(flow)
         wanted = target(self._rows.rate(flow), every_ms, limits.lead_ms, most=limits.most_in_flight)
         wanted = min(wanted, limits.most_in_flight)
         groups = split_shards(shards, limits.groups, self._living(flow)) if limits.groups else {}
         states = {shard: progress.shards.get(shard, ShardState()) for shard in shards}
         mine = [shard for shard in shards if (not limits.groups or shard in groups) and shard not in busy]
-        asked = max(0, wanted - in_flight)
+        asked = missing(wanted, in_flight, waiting, most=limits.most_in_flight)
         zone = self._bounds.zone_of(limits.zone) or ""
         asking = _Asking(self._connection, flow, groups, states, self._clock, zone)
         spread = spread_s(self._rows.rate(flow), every_ms, in_flight)

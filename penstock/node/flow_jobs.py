@@ -63,8 +63,11 @@ class FlowJobs:
         return self._topics.current(rows_topic(flow)).is_paused
 
     async def in_flight(self, flow: str) -> int:
+        return (await self.loaded(flow))[0]
+
+    async def loaded(self, flow: str) -> tuple[int, int]:
         counts = await self._store.count(rows_topic(flow))
-        return counts.ready + counts.reserved
+        return counts.ready + counts.reserved, counts.delayed
 
     async def change(self, flow: str, **values: object) -> None:
         """Set the rate, or the pause, of a flow's rows. Raises BadSetting."""

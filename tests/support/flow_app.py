@@ -86,7 +86,10 @@ class Plain:
         db.execute(f"UPDATE prizes_{ctx.shard} SET state = 1 WHERE id = ?", (int(ctx.key),))
 
 
-@penstock.flow("slotted", every=EVERY, slots=penstock.Slots(1, key="of.side"))
+MOST = int(os.environ.get("FLOW_MOST", "100000"))
+
+
+@penstock.flow("slotted", every=EVERY, slots=penstock.Slots(1, key="of.side"), most_in_flight=MOST)
 class Slotted:
     """Rows of two sides, with one call at once for each. A call says when it began and ended."""
 
@@ -94,8 +97,9 @@ class Slotted:
         return [str(number) for number in range(tables())] if os.environ.get("FLOW_SLOTS") else []
 
     def load(self, ctx: penstock.FlowContext, shard: str, limit: int) -> list[tuple[int, Any]]:
-        query = f"SELECT id FROM prizes_{shard} WHERE state = 0 LIMIT ?"
-        return [(key, {"of": {"side": key % 2}}) for (key,) in database().execute(query, (limit,))]
+        query = f"SELECT id FROM prizes_{shard} WHERE state = 0 AND id > ? LIMIT ?"
+        found = database().execute(query, (int(ctx.after or -1), limit))
+        return [(key, {"of": {"side": key % 2}}) for (key,) in found]
 
     async def execute(self, ctx: penstock.FlowContext, row: dict[str, dict[str, int]]) -> None:
         side, began_s = f"side-{row['of']['side']}", monotonic_s()

@@ -15,6 +15,12 @@ def target(rate: float, every_ms: int, lead_ms: int, *, most: int) -> int:
     return math.ceil(rate * (every_ms + lead_ms) / 1000) if rate else most
 
 
+def missing(wanted: int, in_flight: int, waiting: int, *, most: int) -> int:
+    """Return for how many rows a round asks. `waiting`: those that wait for another attempt or a free slot. They make
+    no round smaller, so rows that fail hold up no others. But with them no more than `most` are loaded."""
+    return max(0, min(wanted - in_flight, most - in_flight - waiting))
+
+
 def spread_s(rate: float, every_ms: int, in_flight: int) -> float:
     """Return over how many seconds a round's requests go out, so that the database and the nodes have no burst: for
     most of the interval, but no longer than the rows in flight last."""

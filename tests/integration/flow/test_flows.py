@@ -139,6 +139,18 @@ async def test_a_person_learns_what_a_row_waits_for(bank: Bank) -> None:
             await flows.why("other", "1", 1)
 
 
+async def test_rows_that_wait_for_a_slot_are_among_the_most_that_are_loaded(bank: Bank) -> None:
+    bank.make(tables=1, rows=500)
+    loaded, ended = 0, 0
+    async with bank.node("n1", FLOW_SLOTS="1", FLOW_TAKES="1", FLOW_MOST="20"):
+        with fail_after(WITHIN_S):
+            while ended < 12:
+                rounds = (await bank.progress("slotted")).rounds
+                ended = len(await bank.calls(0))
+                loaded = max(loaded, sum(one.new for one in rounds) - ended)
+    assert 2 < loaded <= 20
+
+
 async def test_a_row_whose_key_is_full_waits_for_a_slot(bank: Bank) -> None:
     bank.make(tables=1, rows=50)
     async with bank.node("n1", FLOW_SLOTS="1", FLOW_TAKES="60") as running:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.flow.rules.quotas import MOST_SHARDS, deal, next_every_ms, next_first, shards_of, spread_s, target
+from actors.flow.rules.quotas import MOST_SHARDS, deal, missing, next_every_ms, next_first, shards_of, spread_s, target
 
 names = st.lists(st.text("abcdef0123", min_size=1, max_size=5), min_size=1, max_size=60, unique=True)
 
@@ -45,6 +45,14 @@ def test_the_target_lasts_until_the_next_rows_are_there() -> None:
     assert target(8_000, 5_000, 2_500, most=7) == 60_000
     assert target(1 / 60, 5_000, 2_500, most=7) == 1
     assert target(0, 5_000, 2_500, most=7) == 7
+
+
+def test_rows_that_wait_make_no_round_smaller_and_count_among_the_most() -> None:
+    assert missing(75, 5, 0, most=1_000) == 70
+    assert missing(75, 5, 900, most=1_000) == 70
+    assert missing(75, 5, 960, most=1_000) == 35
+    assert missing(75, 5, 2_000, most=1_000) == 0
+    assert missing(75, 90, 0, most=1_000) == 0
 
 
 def test_requests_are_spread_for_as_long_as_there_are_rows() -> None:
