@@ -14,11 +14,11 @@ from msgspec import DecodeError
 from msgspec.structs import replace
 
 from actors.fetch.budget import BudgetLimit, inflow_of, limits_of
-from actors.fetch.fetcher.lanes import SINK
 from actors.fetch.look_desk import LookDesk, LookView
 from actors.fetch.overview import Overview, SliceWorld, SourceWhy, SpentRate, in_the_way, overview, source_why
 from actors.fetch.rules.ledger import Ledger
 from actors.fetch.rules.settings import FetchSettings
+from actors.fetch.rules.sink_backlogs import SinkBacklog, sink_backlog, usual_size
 from actors.fetch.rules.slices import parse_slice_id
 from actors.fetch.settings_desk import Desk, read_levels
 from actors.fetch.settings_levels import LevelName, Levels
@@ -136,7 +136,7 @@ class SourceDesk:
         """Return what is around the slices of each of these sources."""
         if not wanted:
             return {}
-        nodes, pending = stored.nodes, await self._before_sinks()
+        nodes, waiting = stored.nodes, await self._before_sinks(stored.nodes)
         settings = {key: stored.levels.settings(LevelName(key.platform, key.source)) for key in wanted}
         zones = {bound: await self._zone_of(bound) for bound in {each.zone for each in settings.values()} if bound}
         worlds, limits = dict[SourceKey, SliceWorld](), dict[SourceKey, list[BudgetLimit]]()
@@ -151,7 +151,7 @@ class SourceDesk:
                 elsewhere = nobody_text(own.zone, zones[own.zone])
                 able = [one for one in able if zones[own.zone] and one.zone == zones[own.zone]]
             names = sorted(one.node for one in able)
-            worlds[key] = SliceWorld(settle_ms, own.pin, names, _full_sink(pending, own), elsewhere)
+            worlds[key] = SliceWorld(settle_ms, own.pin, names, _full_sink(waiting, own), elsewhere)
         spent = await self._spent_rates(limits, [one.node for one in nodes])
         return {key: world._replace(spent=spent.get(key)) for key, world in worlds.items()}
 
@@ -185,10 +185,10 @@ class SourceDesk:
         declaration = stored.declared[record.adapter]
         return own_ms if declaration is None else max(own_ms, declaration.settle_ms)
 
-    async def _before_sinks(self) -> dict[str, int]:
-        """Return how many messages of orders wait before each sink."""
+    async def _before_sinks(self, nodes: Sequence[NodeRecord]) -> SinkBacklog:
+        """Return how many orders wait before the slowest sink."""
         pending = await consumers_pending(self._connection, self._connection.namespace.stream("ORDERS"))
-        return {name: count for name, count in pending.items() if name.startswith(SINK)}
+        return sink_backlog(pending, usual_size(one.page_orders for one in nodes if one.has_role("fetcher")))
 
     async def _spent_rates(
         self, limits: Mapping[SourceKey, Sequence[BudgetLimit]], nodes: Sequence[str]
@@ -210,12 +210,11 @@ class SourceDesk:
         return spent
 
 
-def _full_sink(pending: Mapping[str, int], settings: FetchSettings) -> str:
+def _full_sink(waiting: SinkBacklog, settings: FetchSettings) -> str:
     """Return that orders pile up before a sink, in words. Empty: they do not."""
-    slowest = max(pending, key=pending.__getitem__, default="")
-    if pending.get(slowest, 0) <= settings.sink_backlog:
+    if waiting.orders <= settings.sink_backlog:
         return ""
-    return f"{pending[slowest]} messages of orders wait before {slowest}, more than sink_backlog allows"
+    return f"{waiting.orders} orders wait before {waiting.consumer}, more than sink_backlog allows"
 
 
 def _named(platform: str, source: str) -> SourceKey:

@@ -72,6 +72,8 @@ class NodeRecord(msgspec.Struct, frozen=True, kw_only=True):
     load: float = 0.0
     version: str = ""
     is_leaving: bool = False
+    page_orders: float = 1.0
+    """Orders in a page that this node publishes, on average."""
     taken: int = 0
     """The epoch of the newest shard map for which this node has given up what its zone lost."""
     settled: dict[str, int] = {}
@@ -97,6 +99,7 @@ class Status(msgspec.Struct, frozen=True):
     """Tasks whose items run on this node."""
     versions: tuple[tuple[str, str], ...] = ()
     """The code version of each of these tasks that names one."""
+    page_orders: float = 1.0
     taken: int = 0
     settled: dict[str, int] = {}
     actors: tuple[ActorState, ...] = ()
@@ -343,6 +346,7 @@ class Members:
             topics=now.topics,
             tasks=now.tasks,
             versions=now.versions,
+            page_orders=now.page_orders,
             taken=now.taken,
             settled=now.settled,
             actors=tuple(actor for actor in now.actors if not _is_steady(actor)),

@@ -22,6 +22,7 @@ from actors.fetch.fetcher.window import WindowReader
 from actors.fetch.ledgers import BrokenLedger, Contended, Ledgers, MissingLedger
 from actors.fetch.rules.ledger import Ledger
 from actors.fetch.rules.settings import FetchSettings
+from actors.fetch.rules.sink_backlogs import sink_backlog
 from actors.fetch.settings_watch import LiveSettings
 from actors.fetch.slice_allocator import lane_name
 from actors.fetch.sources import SourceKey, Sources
@@ -53,7 +54,6 @@ TRIES = 50
 """The limit of revision conflicts for a move. A conflict too many after the reading costs the whole reading."""
 MOST_UNKNOWN = 20
 """Deliveries, a second apart, after which a source that is still unknown counts as removed."""
-SINK = "sink_"
 """The prefix of the sinks' consumers. Other consumers of the orders do not count."""
 
 
@@ -164,6 +164,11 @@ class Fetcher:
     def platforms(self) -> tuple[str, ...]:
         """Return the platforms that this node serves now."""
         return tuple(sorted({lane.platform for lane in self._running}))
+
+    @property
+    def page_orders(self) -> float:
+        """Return how many orders a page of this node has, on average."""
+        return round(self._reader.orders_a_message, 1)
 
     async def run(self, *, task_status: TaskStatus[None]) -> None:
         """Pull and read until `stop` is set and the slices in hand are finished."""
@@ -302,13 +307,11 @@ class Fetcher:
             except StreamError as error:
                 log.debug("fetcher.gate_unknown", extra=fields(error=str(error)))
                 continue
-            self._judge_gate({name: count for name, count in pending.items() if name.startswith(SINK)})
+            self._judge_gate(pending)
 
     def _judge_gate(self, pending: Mapping[str, int]) -> None:
-        """Open or close the gate. A message of ORDERS is a page, so the backlog is the pages times this node's usual
-        size."""
-        slowest = max(pending, key=pending.__getitem__, default="")
-        backlog = round(pending.get(slowest, 0) * self._reader.orders_a_message)
+        """Open or close the gate, by this node's usual size of a page."""
+        slowest, backlog = sink_backlog(pending, self._reader.orders_a_message)
         most = self._settings.current("", "").sink_backlog
         trouble = self._connection.store.trouble
         if (backlog > most or bool(trouble)) != self._is_gate_closed:

@@ -384,7 +384,14 @@ async def test_a_person_learns_why_a_slice_is_not_read(cli: CommandLine) -> None
     await cli.records.session.publisher.publish_many([Outgoing(orders, b"{}", f"o{n}") for n in range(101)])
     (await cli("sources", "set", "mall/s1", "--unset", "pin")).ok()
     [listed] = (await cli("sources", "list", "--json")).ok().json()
-    assert listed["waits"] == "101 messages of orders wait before sink_main, more than sink_backlog allows"
+    assert listed["waits"] == "101 orders wait before sink_main, more than sink_backlog allows"
+    await cli.records.settings.put("fetch.default", b'{"sink_backlog": 200}')
+    [listed] = (await cli("sources", "list", "--json")).ok().json()
+    assert listed["waits"] == ""
+    of_pages = NodeRecord(node="n7", run="x", roles=("fetcher",), page_orders=2.5)
+    await nodes.put("n7", msgspec.json.encode(of_pages), ttl_s=60)
+    [listed] = (await cli("sources", "list", "--json")).ok().json()
+    assert listed["waits"] == "252 orders wait before sink_main, more than sink_backlog allows"
     await cli.records.connection.api(f"STREAM.PURGE.{cli.records.namespace.stream('ORDERS')}")
     [listed] = (await cli("sources", "list", "--json")).ok().json()
     assert listed["waits"] == ""
