@@ -7,7 +7,8 @@ yet, so thousands of quiet sources cost it next to nothing. Out:
 - Each new hole gets a dead letter.
 - Notices report each parked source, each ledger that is missing or broken, the end of either, the holes of a platform
   within a minute, and the sources of a platform that went down, or came back, together.
-- Events report the same, a watermark that lags, and consumers that are stuck.
+- Notices report consumers that are stuck, refused settings and dead letters, and when none is left.
+- Events report the same, but for dead letters, and a watermark that lags.
 
 State: the ledger records that a hole or an outage was reported (`is_told`). Other reports are remembered while this
 node leads, so a new leader sends them once more. Its writes are compare-and-set moves that change nothing when
@@ -24,6 +25,7 @@ import anyio
 import msgspec
 from anyio.abc import TaskStatus
 
+from actors.fetch import cluster_troubles
 from actors.fetch.fetch_events import consumer_stuck, hole_made, ledger_unusable, slice_failed, watermark_lag
 from actors.fetch.hole_notices import HoleNotices, hole_key, unreported
 from actors.fetch.ledgers import LATEST_MS, BrokenLedger, Contended, Ledgers, MissingLedger
@@ -37,12 +39,14 @@ from actors.fetch.settings_watch import LiveSettings
 from actors.fetch.sources import SourceKey, Sources
 from actors.runtime.actor import FATAL, until_stopped
 from actors.runtime.alerts import Alerts
+from actors.runtime.dead_counts import DeadCounts
 from actors.runtime.events import outgoing_event
 from actors.runtime.logs import fields
 from actors.runtime.measures import Measures
 from actors.runtime.notify import Notifier
 from actors.runtime.pieces import in_pieces
 from actors.runtime.rules.notices import Notice
+from actors.runtime.standing_notices import StandingNotices
 from actors.runtime.tending import Failures
 from streams.backlog import consumer_states
 from streams.bucket import Bucket
@@ -64,6 +68,8 @@ LEASE_TTL_S = 5
 STUCK_S = 30.0
 """Ten times the ack wait. A consumer that delivers nothing for so long in spite of pulls does not recover."""
 LOOK_AT_CONSUMERS_S = 5.0
+COUNT_DEAD_S = 60.0
+"""What is given up within a minute is one notice."""
 FORESEEN = (Contended, MissingLedger, StreamError)
 
 
@@ -150,6 +156,9 @@ class Monitor:
         self._alerts = Alerts(notifier)
         self._holes = HoleNotices(ledgers, self._alerts, settings, clock)
         self._outages = OutageNotices(ledgers, self._alerts, settings, self._publish, clock)
+        self._standing = StandingNotices(self._alerts, lambda: settings.current("", "").webhook)
+        self._dead = DeadCounts(connection, is_left_out=cluster_troubles.is_hole_letter)
+        self._counted_s = 0.0
         self.progress = Progress(STUCK_S)
         self.elected = anyio.Event()
         """Set while this node leads."""
@@ -208,6 +217,8 @@ class Monitor:
         self.progress.forget()
         self._outages.forget()
         self._holes.forget()
+        self._standing.forget()
+        self._counted_s = 0.0
         self._has_other_sources = True
         self._looked_s = 0.0
 
@@ -236,6 +247,9 @@ class Monitor:
             await self._look(source)
         self._worth.update(await self._outages.tell())
         self._worth.update(await self._holes.tell(sources))
+        refused = cluster_troubles.refused_settings(self._settings.refused())
+        self._standing.see(cluster_troubles.REFUSED, refused, self._clock.now_ms())
+        self._worth |= self._standing.on_the_way()
         self._alerts.keep_only(self._worth)
         self._buried &= self._worth
         if self._has_other_sources:
@@ -244,6 +258,9 @@ class Monitor:
         if monotonic_s() - self._looked_s >= min(LOOK_AT_CONSUMERS_S, self.progress.stuck_s):
             self._looked_s = monotonic_s()
             await self._look_at_consumers()
+        if monotonic_s() - self._counted_s >= COUNT_DEAD_S:
+            self._counted_s = monotonic_s()
+            await self._look_at_dead_letters()
 
     def _forget_all_but(self, sources: set[SourceKey]) -> None:
         self._measures.keep_only([(source.platform, source.source) for source in sources])
@@ -398,6 +415,19 @@ class Monitor:
                 raise
             except StreamError as error:
                 log.debug("monitor.consumers_unknown", extra=fields(stream=stream, error=str(error)))
+        found = cluster_troubles.stuck_consumers(self.progress.stuck())
+        self._standing.see(cluster_troubles.STUCK, found, self._clock.now_ms())
+
+    async def _look_at_dead_letters(self) -> None:
+        try:
+            counts = await self._dead.look()
+        except FATAL:
+            raise
+        except StreamError as error:
+            log.debug("monitor.dead_letters_unknown", extra=fields(error=str(error)))
+        else:
+            dead = cluster_troubles.dead_letters(counts)
+            self._standing.see(cluster_troubles.DEAD, dead, self._clock.now_ms())
 
     async def _publish(self, events: Sequence[FetchEvent]) -> None:
         messages = [outgoing_event(self._namespace, event) for event in events]

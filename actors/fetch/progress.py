@@ -27,6 +27,7 @@ class _Seen(NamedTuple):
     delivered: int
     at_s: float
     is_told: bool = False
+    pending: int = 0
 
 
 class Progress:
@@ -39,6 +40,10 @@ class Progress:
     def forget(self) -> None:
         """Begin anew: what was seen is old."""
         self._seen.clear()
+
+    def stuck(self) -> list[tuple[str, str, int]]:
+        """Return the consumers that are stuck: stream, name, and how many messages wait."""
+        return [(*key, seen.pending) for key, seen in self._seen.items() if seen.is_told]
 
     def look(self, stream: str, states: Iterable[ConsumerState], at_s: float) -> list[Stuck]:
         """Take the current states of the stream's consumers. Return those that got stuck or free since then."""
@@ -61,4 +66,4 @@ def _judged(state: ConsumerState, before: _Seen | None, at_s: float, stuck_s: fl
     if before is None or not is_waiting or state.delivered != before.delivered:
         return _Seen(state.delivered, at_s), before is not None and before.is_told
     is_stuck = at_s - before.at_s >= stuck_s
-    return before._replace(is_told=before.is_told or is_stuck), is_stuck and not before.is_told
+    return before._replace(is_told=before.is_told or is_stuck, pending=state.pending), is_stuck and not before.is_told

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from anyio.abc import TaskStatus
 
@@ -18,6 +18,7 @@ from actors.batch.rules.record import known_items, shown_state
 from actors.jobs.store import JobStore
 from actors.jobs.topics import Topics
 from actors.runtime.actor import FATAL, ticks, until_stopped
+from actors.runtime.dead_counts import DeadCounts
 from actors.runtime.logs import fields
 from actors.runtime.measures import Backlog
 from penstock.node.config import ROLES
@@ -26,7 +27,6 @@ from penstock.node.topic_figures import TopicFigures
 from streams.backlog import consumers_pending
 from streams.errors import StreamError
 from streams.lease import Lease, lead
-from streams.log import Extent, extent_of, subjects_of
 
 log = logging.getLogger(__name__)
 
@@ -35,8 +35,6 @@ __all__ = ["WaitingCount"]
 LEASE = "figures"
 LEASE_TTL_S = 10
 PERIOD_S = 10.0
-MOST_DEAD = 100_000
-"""With more dead letters only their number is told, since each has a subject of its own."""
 _SINK = "sink_"
 _Numbers = dict[tuple[str, ...], float]
 
@@ -46,8 +44,7 @@ class _Memory:
     """What one leader has counted."""
 
     topics: TopicFigures
-    extent: Extent | None = None
-    dead: _Numbers = field(default_factory=dict)
+    dead: DeadCounts
 
 
 class WaitingCount:
@@ -69,7 +66,7 @@ class WaitingCount:
         await lead(node.bucket("LEASES"), LEASE, node.members.name, ttl_s=LEASE_TTL_S, body=self._lead)
 
     async def _lead(self, _lease: Lease) -> None:
-        memory = _Memory(TopicFigures(self._node.connection, self._jobs))
+        memory = _Memory(TopicFigures(self._node.connection, self._jobs), DeadCounts(self._node.connection))
         try:
             async for _ in ticks(lambda: PERIOD_S, self._node.stop):
                 try:
@@ -83,7 +80,6 @@ class WaitingCount:
 
     async def _counted(self, memory: _Memory) -> Backlog:
         await memory.topics.look(self._topics.known())
-        await self._count_dead(memory)
         orders = await consumers_pending(self._node.connection, self._node.connection.namespace.stream("ORDERS"))
         now_ms = self._node.clock.now_ms()
         nodes = Counter(role for one in self._node.members.live().values() for role in one.roles or ROLES)
@@ -97,27 +93,11 @@ class WaitingCount:
                 (topic,): max(0, now_ms - since_ms) / 1000 if since_ms else 0.0
                 for topic, since_ms in memory.topics.since_ms.items()
             },
-            dead=memory.dead,
+            dead={key: float(count) for key, count in (await memory.dead.look()).items()},
             **_of_batches(self._instances, now_ms),
             sinks={(name.removeprefix(_SINK),): count for name, count in orders.items() if name.startswith(_SINK)},
             nodes={(role,): count for role, count in nodes.items()},
         )
-
-    async def _count_dead(self, memory: _Memory) -> None:
-        """Count dead letters by engine and name, when any came or went."""
-        connection, namespace = self._node.connection, self._node.connection.namespace
-        extent = await extent_of(connection, namespace.stream("DEAD"))
-        if extent == memory.extent:
-            return
-        numbers = Counter[tuple[str, ...]]()
-        if extent.messages > MOST_DEAD:
-            numbers["", ""] = extent.messages
-        else:
-            found = await subjects_of(connection, namespace.stream("DEAD"), namespace.pattern("dead", ">"))
-            for subject, count in found.items():
-                *_, engine, name, _ = subject.split(".")
-                numbers[engine, name] += count
-        memory.extent, memory.dead = extent, dict(numbers)
 
 
 def _of_batches(instances: Instances, now_ms: int) -> dict[str, _Numbers]:
