@@ -164,7 +164,7 @@ def _tail_room(ledger: Ledger, settings: FetchSettings, lengths: Lengths) -> int
 
 
 def _count_open(ledger: Ledger, kind: Kind) -> int:
-    return sum(held.kind == kind and not held.is_look for held in ledger.open)
+    return len([held for held in ledger.open if held.kind == kind and not held.is_look])
 
 
 def _passes(ledger: Ledger, settings: FetchSettings) -> tuple[Pass, ...]:

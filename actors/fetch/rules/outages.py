@@ -81,6 +81,8 @@ def answered(ledger: Ledger, now_ms: int) -> Ledger:
 
 def others_read(pieces: tuple[OpenSlice, ...]) -> tuple[OpenSlice, ...]:
     """Return open slices after another one of their source was read: a slice that misses again does so alone."""
+    if not [held for held in pieces if held.misses]:  # as after nearly every request
+        return pieces
     return tuple(replace(held, others_read=True) if held.misses and not held.others_read else held for held in pieces)
 
 
