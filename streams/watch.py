@@ -202,7 +202,8 @@ class Watch(Generic[T]):
             self._status(reply, block)
         elif not self._is_broken:
             self._value(subject, delivered_of(reply), payload, block)
-        self._news.set()
+        if self._ready or self._is_broken:  # a heartbeat alone wakes nobody: a node has twenty watches
+            self._news.set()
 
     def _status(self, reply: bytes, block: bytes) -> None:
         """Take a status. A heartbeat says how far the consumer got. A flow-control request is answered in its turn."""

@@ -5,6 +5,9 @@ are folded into the next write, so a busy source needs one compare-and-set for m
 ledger is read and the changes are applied again. The watch keeps a cache of raw bytes. A ledger is decoded only when it
 is needed, so following thousands of quiet sources costs next to nothing.
 
+A node follows the ledgers only while it tends sources or leads the monitor (`followed`). Otherwise it reads a ledger
+when it changes one, and keeps what it wrote lately: a slice that is taken and finished soon costs one read.
+
 Under redelivery: a change must be harmless when it is applied to a ledger that it has already changed, since a write
 whose reply was lost may be applied twice. When it cannot go on: if a ledger is missing, broken by hand or cannot be
 written, its callers get the error. The others go on. A failed write drops nothing from the cache: the next one
@@ -14,7 +17,8 @@ conflicts, and reads again.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+import math
+from collections import OrderedDict, deque
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from typing import Any, Generic, TypeVar
@@ -27,12 +31,18 @@ from actors.fetch.rules.ledger import Ledger
 from actors.fetch.sources import SourceKey, source_of
 from actors.runtime.live import Live
 from streams.bucket import Bucket
+from streams.clock import monotonic_s
 from streams.entries import Entry
 from streams.errors import RevisionConflict
 from streams.races import step_aside
 
 LATEST_MS = 10**15
 """Beyond this a slice's name cannot be written."""
+
+LIKELY_S = 30.0
+"""So long is a ledger that is not followed taken to be as this node left it. If it is not, a write costs a conflict."""
+MOST_IN_HAND = 2_048
+"""Ledgers that are kept though they are not followed: many times as many as a node reads slices at once."""
 
 R = TypeVar("R")
 Move = Callable[[Ledger], tuple[Ledger, R]]
@@ -126,12 +136,17 @@ class _Change(Generic[R]):
 
 
 class Ledgers:
-    """A live view of every ledger, and `move` to change one."""
+    """A live view of every ledger while somebody needs it, and `move` to change one."""
 
     def __init__(self, bucket: Bucket[bytes], tasks: TaskGroup) -> None:
         self._bucket = bucket
         self._tasks = tasks
         self._live = Live(bucket, _stored)
+        self._followers = 0
+        self._followers_changed = anyio.Event()
+        self._synced = anyio.Event()
+        self._in_hand: OrderedDict[SourceKey, float] = OrderedDict()
+        """Sources whose ledgers were read or written last while none are followed, each with the time."""
         self._changes: dict[SourceKey, deque[_Change[Any]]] = {}
 
     def on_change(self, listener: Callable[[SourceKey], None]) -> Callable[[], None]:
@@ -143,7 +158,8 @@ class Ledgers:
         return [stored.source for _, stored in self._live.items()]
 
     def peek(self, source: SourceKey) -> Ledger | None:
-        """Return the ledger as last seen, perhaps a moment old. `None`: there is none. Raises BrokenLedger."""
+        """Return the ledger as last seen, perhaps a moment old. `None`: there is none. While ledgers are not followed,
+        it is as this node changed it last, and `None` if that was long ago. Raises BrokenLedger."""
         stored = self._live.get(source.key)
         return None if stored is None else stored.ledger()
 
@@ -164,9 +180,45 @@ class Ledgers:
         """Store the first ledger of a source. Raises RevisionConflict if there is one."""
         self._written(source, await self._bucket.create(source.key, _encode(ledger)), ledger)
 
+    @property
+    def is_followed(self) -> bool:
+        """Return whether every ledger is known as it is."""
+        return self._synced.is_set()
+
+    @asynccontextmanager
+    async def followed(self) -> AsyncIterator[None]:
+        """Have the ledgers followed by `run`. The block begins once the present ones are known."""
+        self._count_followers(1)
+        try:
+            await self._synced.wait()
+            yield
+        finally:
+            self._count_followers(-1)
+
     async def run(self, *, task_status: TaskStatus[None]) -> None:
-        """Follow the bucket for ever. Started once the present ledgers are known."""
-        await self._live.run(task_status=task_status)
+        """Follow the bucket for ever, whenever somebody needs it (`followed`)."""
+        task_status.started()
+        while True:
+            if not self._followers:
+                self._synced = anyio.Event()
+                self._live.forget()
+                await self._until(lambda: self._followers > 0)
+            self._in_hand.clear()
+            async with anyio.create_task_group() as tasks:
+                await tasks.start(self._live.run)
+                self._synced.set()
+                await self._until(lambda: not self._followers)
+                self._synced = anyio.Event()  # at once: who comes now waits for the next reading
+                tasks.cancel_scope.cancel()
+
+    def _count_followers(self, more: int) -> None:
+        self._followers += more
+        self._followers_changed.set()
+
+    async def _until(self, holds: Callable[[], bool]) -> None:
+        while not holds():
+            self._followers_changed = anyio.Event()
+            await self._followers_changed.wait()
 
     # ---- writing
 
@@ -194,7 +246,7 @@ class Ledgers:
     async def _settle(self, source: SourceKey, batch: list[_Change[Any]]) -> None:
         """Decide on the cached record. Decide on the stored one before a change is void or refused, and after a
         conflict."""
-        stored, is_fresh, lost = self._live.get(source.key), False, 0
+        stored, is_fresh, lost = self._known(source), False, 0
         while any(not change.future.done() for change in batch):
             if stored is None or (not is_fresh and stored.is_broken()):
                 stored, is_fresh = await self._read(source), True
@@ -216,6 +268,22 @@ class Ledgers:
 
     def _written(self, source: SourceKey, revision: int, ledger: Ledger) -> None:
         self._live.learn(source.key, _Stored(source, revision, ledger=ledger), revision)
+        self._keep(source)
+
+    def _known(self, source: SourceKey) -> _Stored | None:
+        """Return what is most likely stored."""
+        is_likely = self.is_followed or monotonic_s() < self._in_hand.get(source, -math.inf) + LIKELY_S
+        return self._live.get(source.key) if is_likely else None
+
+    def _keep(self, source: SourceKey) -> None:
+        """Keep a ledger that is not followed, and forget the one that was kept longest."""
+        if self._followers:
+            return
+        self._in_hand[source] = monotonic_s()
+        self._in_hand.move_to_end(source)
+        if len(self._in_hand) > MOST_IN_HAND:
+            oldest, _ = self._in_hand.popitem(last=False)
+            self._live.drop(oldest.key)
 
     async def _lost(
         self, source: SourceKey, batch: list[_Change[Any]], lost: int, revision: int, conflict: RevisionConflict
@@ -234,6 +302,7 @@ class Ledgers:
             raise MissingLedger(source)
         read = _stored(entry)
         self._live.learn(source.key, read, entry.revision)
+        self._keep(source)
         return self._live.get(source.key) or read
 
 

@@ -68,7 +68,7 @@ class LookDesk:
             raise UnknownSource(f"no source {key}; `penstock sources list` shows all")
         settings = self._settings.current(key.platform, key.source)
         lengths = lengths_for(self._sources.adapter(key).declaration, settings)
-        now_ms, known = self._clock.now_ms(), self._ledgers.peek(key)
+        now_ms, known = self._clock.now_ms(), self._ledgers.peek(key) if self._ledgers.is_followed else None
         if known is not None and known.state == "running":
             window, due_ms = look_window(known, start_ms, end_ms, now_ms), look_due_ms(known, lengths)
             if covers(known, window) and (due_ms is None or due_ms > now_ms):

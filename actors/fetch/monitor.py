@@ -190,6 +190,10 @@ class Monitor:
 
     async def _lead(self, _lease: Lease) -> None:
         log.info("monitor.leads", extra=fields(node=self._node))
+        async with self._ledgers.followed():
+            await self._scan_for_ever()
+
+    async def _scan_for_ever(self) -> None:
         self._begin_anew()
         removers = [self._ledgers.on_change(self._changed), self._sources.on_change(self._source_changed)]
         self.elected.set()

@@ -2,8 +2,9 @@
 
 In: a look at a source, when its ledger, its settings or the live nodes changed, or when time alone makes one due. Out:
 an offer on `slices.<platform>.<lane>.<source>.<slice_id>` for each open slice that nobody holds. State: none of its
-own. The ledger is the state. The times of the last offers are a cache that saves repeats. Rendezvous hashing over the
-live nodes that allocate decides who tends a source. If two believe that they do, compare-and-set decides.
+own. The ledger is the state. The times of the last offers are a cache that saves repeats. Rendezvous hashing over some
+of the live nodes that allocate (`tending_nodes`) decides who tends a source. They alone follow the ledgers. If two
+believe that they tend a source, compare-and-set decides.
 
 Under redelivery: cutting twice conflicts, and the server refuses a second offer because its subject must not exist yet.
 When it cannot go on: a source that fails is looked at again later, alone. The others go on.
@@ -12,7 +13,8 @@ When it cannot go on: a source that fails is looked at again later, alone. The o
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import nullcontext
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -30,7 +32,8 @@ from actors.fetch.sources import SourceKey, Sources, UnknownSource, UnusableSour
 from actors.runtime.failpoints import reach
 from actors.runtime.membership import Members
 from actors.runtime.pieces import in_pieces
-from actors.runtime.tending import AGAIN_MS, Failures, Tending, tended_by
+from actors.runtime.rules.placement import chosen
+from actors.runtime.tending import AGAIN_MS, Failures, Tending, nodes_of, tended_by
 from platforms.adapter import Declaration
 from platforms.bounds import Bounds
 from streams.clock import Clock
@@ -61,6 +64,11 @@ class LastOffer(NamedTuple):
 
     place: str = ""
     at_ms: Mapping[OfferKey, int] = NOTHING_OFFERED
+
+
+def tending_nodes(nodes: Iterable[str]) -> list[str]:
+    """Return which of the live nodes that allocate tend sources."""
+    return chosen(ROLE, nodes)
 
 
 def lane_name(lane: str, place: str) -> str:
@@ -148,7 +156,7 @@ class SliceAllocator:
         self._clock = clock
         failures: Failures[SourceKey] = Failures(log, "allocator.look_failed", "source", FORESEEN)
         self._tending = Tending(clock, failures, at_once=AT_ONCE)
-        self._is_ours = tended_by(members, ROLE)
+        self._is_ours = tended_by(members, ROLE, among=tending_nodes)
         self._offered: dict[SourceKey, LastOffer] = {}
         self._members_changed = anyio.Event()
         # Here and not in `run`, because the supervisor may call `run` again.
@@ -160,9 +168,8 @@ class SliceAllocator:
     async def run(self, *, task_status: TaskStatus[None]) -> None:
         """Tend sources for ever."""
         self._tending.clear()
-        self._look_at_all_soon()
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._follow_members)
+            await tasks.start(self._follow_members)
             task_status.started()
             await self._tending.run(self._look)
 
@@ -178,17 +185,29 @@ class SliceAllocator:
     def _look_at_all_soon(self) -> None:
         self._members_changed.set()
 
-    async def _follow_members(self) -> None:
-        """When nodes came or went, look at each source that this node tends now or did before. A source whose turn has
-        not come may be tended by two nodes for a moment: compare-and-set decides."""
+    async def _follow_members(self, *, task_status: TaskStatus[None]) -> None:
+        """Follow the ledgers while this node is one of those that tend sources. When nodes came or went, look at each
+        source that this node tends now or did before. A source whose turn has not come may be tended by two nodes for a
+        moment: compare-and-set decides. Started once the first looks are due."""
+        is_started = False
         while True:
-            await self._members_changed.wait()
-            self._members_changed = anyio.Event()
-            async for source in in_pieces([*self._sources.known(), *self._offered]):
-                self.look_soon(source)
+            is_tending = self._is_tending()
+            async with self._ledgers.followed() if is_tending else nullcontext():
+                while self._is_tending() is is_tending:
+                    self._members_changed = anyio.Event()
+                    async for source in in_pieces([*self._sources.known(), *self._offered]):
+                        self.look_soon(source)
+                    if not is_started:
+                        is_started = True
+                        task_status.started()
+                    await self._members_changed.wait()
+
+    def _is_tending(self) -> bool:
+        """Return whether this node is one of those that tend sources."""
+        return self._members.name in tending_nodes(nodes_of(self._members, ROLE))
 
     def _tends(self, source: SourceKey) -> bool:
-        return source in self._sources and self._is_ours(str(source))
+        return self._ledgers.is_followed and source in self._sources and self._is_ours(str(source))
 
     async def _look(self, source: SourceKey) -> int | None:
         if self._tends(source):

@@ -22,6 +22,7 @@ from actors.fetch.rules.sink_backlogs import SinkBacklog, sink_backlog, usual_si
 from actors.fetch.rules.slices import parse_slice_id
 from actors.fetch.settings_desk import Desk, read_levels
 from actors.fetch.settings_levels import LevelName, Levels
+from actors.fetch.slice_allocator import tending_nodes
 from actors.fetch.slice_why import SliceWhy, slice_why
 from actors.fetch.source_import import Importer, cursor
 from actors.fetch.sources import SourceKey, SourceRecord, UnknownSource
@@ -157,7 +158,7 @@ class SourceDesk:
 
     async def _looks(self, stored: _Stored, pattern: str, *, after: str = "", limit: int | None = None) -> list[_Look]:
         ledgers = await stored_ledgers(self._ledgers, pattern)
-        nodes = [node.node for node in stored.nodes if node.has_role("allocator")]
+        nodes = tending_nodes(node.node for node in stored.nodes if node.has_role("allocator"))
         first, found = cursor(after), list[_Look]()
         names = sorted(key for key in {*stored.sources, *ledgers} if key > first or not after)[:limit]
         async for key in in_pieces(names):

@@ -103,6 +103,10 @@ class Live(Generic[R]):
         if self._records.drop(key):
             self._notify(key)
 
+    def forget(self) -> None:
+        """Forget all records, without a word to the listeners. Not while `run` runs."""
+        self._records = KnownRecords()
+
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Follow the bucket until cancelled. Started once all present records are known. Raises NoStream, Refused."""
         is_started, heard = False, 0

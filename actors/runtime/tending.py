@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 import logging
-from collections.abc import Awaitable, Callable, Collection, Hashable
+from collections.abc import Awaitable, Callable, Collection, Hashable, Iterable
 from typing import Generic, TypeVar
 
 import anyio
@@ -29,14 +29,21 @@ LONGEST_WAIT_MS = 5_000
 K = TypeVar("K", bound=Hashable)
 
 
-def tended_by(members: Members, role: str) -> Callable[[str], bool]:
-    """Return a function that says whether this node tends a key, among the live nodes of the role. A listener of the
-    members that uses this function must be added after it."""
+def nodes_of(members: Members, role: str) -> list[str]:
+    """Return the live nodes of a role."""
+    return [name for name, node in members.live().items() if node.has_role(role)]
+
+
+def tended_by(
+    members: Members, role: str, *, among: Callable[[list[str]], Iterable[str]] = lambda nodes: nodes
+) -> Callable[[str], bool]:
+    """Return a function that says whether this node tends a key, among the live nodes of the role, or those of them
+    that `among` returns. A listener of the members that uses this function must be added after it."""
 
     owners = Owners()
 
     def follow() -> None:
-        owners.become(name for name, node in members.live().items() if node.has_role(role))
+        owners.become(among(nodes_of(members, role)))
 
     def is_ours(key: str) -> bool:
         return owners.owner(key) == members.name

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import tomllib
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -89,9 +89,11 @@ async def running_node(
     labels: tuple[str, ...] = (),
     roles: tuple[str, ...] = (),
     drain_s: float = 10.0,
+    sees_ledgers: bool = True,
 ) -> AsyncIterator[Node]:
     """Run a node's actors, supervised as in production, until the block ends; the topology is made first. No actor may
-    have failed by then. The node itself has the whole rates. It is the governor of others, such as commands."""
+    have failed by then. The node itself has the whole rates. It is the governor of others, such as commands.
+    `sees_ledgers`: it follows the ledgers, also if none of its actors needs that."""
     await apply(connection, topology_for(connection))
     events = Events(publisher, connection.namespace)
     buckets = {short: connection.namespace.bucket(short) for short in ("SETTINGS", "NODES")}
@@ -131,7 +133,8 @@ async def running_node(
             running.has_ended.set()
 
         await tasks.start(supervise)
-        yield running
+        async with engine.ledgers.followed() if sees_ledgers else nullcontext():
+            yield running
         tasks.cancel_scope.cancel()
     assert running.failures() == {}
 

@@ -9,6 +9,8 @@ from collections.abc import Iterable
 from hashlib import blake2b
 from typing import NamedTuple
 
+LEAST_CHOSEN, ONE_IN = 4, 8
+"""Four share the work of 2,000 slices a second, and three of them may die at once (ADR NNNN)."""
 MOST_KEYS = 262_144
 """Keys that are remembered. The instances of a batch task come and go for ever."""
 
@@ -21,6 +23,14 @@ def owner(key: str, nodes: Iterable[str]) -> str | None:
 def ranking(key: str, nodes: Iterable[str]) -> list[str]:
     """Return `nodes` in the order in which they would tend `key`, each if all before it were gone."""
     return sorted(set(nodes), key=lambda node: (score(key, node), node), reverse=True)
+
+
+def chosen(role: str, nodes: Iterable[str]) -> list[str]:
+    """Return the nodes of a role that tend keys, where a node that tends must follow all records of its keys' kind. Of
+    few nodes all do, of many one in eight: what they follow then grows with the records and not with the nodes too.
+    When a node comes or goes, at most one other begins or stops."""
+    ranked = ranking(role, nodes)
+    return ranked[: max(LEAST_CHOSEN, len(ranked) // ONE_IN)]
 
 
 def score(key: str, node: str) -> int:

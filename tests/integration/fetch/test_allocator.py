@@ -10,7 +10,7 @@ import pytest
 
 from actors.fetch.ledgers import open_ledgers
 from actors.fetch.rules.ledger import Ledger, first_ledger
-from actors.fetch.slice_allocator import SliceAllocator
+from actors.fetch.slice_allocator import SliceAllocator, tending_nodes
 from actors.fetch.sources import SourceKey, SourceRecord
 from streams.clock import now_ms
 from streams.connection import Connection, connect
@@ -227,7 +227,7 @@ async def run_node(
         async with (
             connect(server.url, name=name, namespace=near.namespace) as connection,
             Publisher(connection) as publisher,
-            running_node(connection, publisher, node=name, roles=roles) as node,
+            running_node(connection, publisher, node=name, roles=roles, sees_ledgers=False) as node,
         ):
             cluster.nodes[name], cluster.scopes[name] = node, scope
             task_status.started()
@@ -292,6 +292,51 @@ async def test_nodes_tend_disjoint_sets_and_take_over_from_a_dead_one(
         del cluster.nodes["n2"]
         await wait_until(cluster, {"n1", "n3"})
         assert orphans <= cluster.tended()["n1"] == set(shops)
+        tasks.cancel_scope.cancel()
+
+
+def followers(cluster: Cluster) -> set[str]:
+    return {name for name, node in cluster.nodes.items() if node.engine.ledgers.is_followed}
+
+
+async def until_follow(cluster: Cluster, names: set[str], within_s: float = 30) -> None:
+    """Wait until exactly these nodes follow the ledgers."""
+    with anyio.fail_after(within_s):
+        while followers(cluster) != names:
+            await anyio.lowlevel.checkpoint()
+
+
+async def test_of_six_nodes_four_follow_the_ledgers_and_the_next_one_replaces_a_dead_one(
+    server: EmbeddedServer, connection: Connection, publisher: Publisher
+) -> None:
+    shops, names = {SourceKey("mall", f"s{number}") for number in range(12)}, [f"n{number}" for number in range(6)]
+    cluster = Cluster()
+    await apply(connection, wanted(connection.namespace, profile="fast"))
+    async with anyio.create_task_group() as tasks:
+        for name in names:
+            await tasks.start(run_node, server, connection, cluster, name, ALLOCATES)
+        for shop in shops:
+            await add_shop(connection, publisher, shop, max_open=1, concurrency=1, rate=0.001, burst=1)
+        await wait_until(cluster, set(names))
+        await until_all_know(cluster, shops)
+        tending = tending_nodes(names)
+        others = set(names) - set(tending)
+        await until_follow(cluster, set(tending))
+        assert len(tending) == 4
+        tended = cluster.tended()
+        assert set.union(*tended.values()) == shops
+        assert sum(map(len, tended.values())) == len(shops)
+        assert not any(tended[name] for name in others)
+
+        dead = max(tending, key=lambda name: len(tended[name]))
+        cluster.scopes[dead].cancel()
+        del cluster.nodes[dead]
+        left = [name for name in names if name != dead]
+        await wait_until(cluster, set(left))
+        await until_follow(cluster, set(tending_nodes(left)))
+        after = cluster.tended()
+        assert set.union(*after.values()) == shops
+        assert sum(map(len, after.values())) == len(shops)
         tasks.cancel_scope.cancel()
 
 

@@ -29,6 +29,7 @@ from streams.fetch_messages import (
     encode,
 )
 from streams.publisher import Publisher
+from streams.server import EmbeddedServer
 from tests.support.engine import (
     Heard,
     Node,
@@ -46,6 +47,7 @@ from tests.support.engine import (
     stored_versions,
     truth_of,
 )
+from tests.support.server import connected
 
 SHOP, CALM = SourceKey("mall", "s1"), SourceKey("calm", "s1")
 PAST_MS = 10_000
@@ -516,3 +518,23 @@ async def test_each_order_is_stored_once_when_all_goes_well(connection: Connecti
         await read_up(node, mall)
     keys = [(order.order_key, order.version) for order in await stored_orders(connection)]
     assert len(keys) <= len(set(keys)) * 1.2  # the adapter's own overlap of a second repeats a few
+
+
+async def test_a_node_that_only_fetches_follows_no_ledger_and_reads_all(
+    server: EmbeddedServer, connection: Connection, publisher: Publisher
+) -> None:
+    async with (
+        a_mall(ago_ms=PAST_MS) as mall,
+        connected(server, connection.namespace) as far,
+        Publisher(far) as far_publisher,
+        running_node(connection, publisher, roles=("allocator", "monitor")) as near,
+        running_node(far, far_publisher, node="n2", roles=("fetcher",), sees_ledgers=False) as plain,
+    ):
+        await add_source(
+            connection, publisher, SHOP, adapter="mall", url=mall.url, start_ms=history_start_ms(mall), slice="5s"
+        )
+        end_ms = mall.start_ms
+        await ledger_when(near.engine, SHOP, lambda ledger: ledger.watermark_ms >= end_ms)
+        assert not plain.engine.ledgers.is_followed
+        assert plain.engine.ledgers.known() == [SHOP]
+        assert await stored_versions(connection, SHOP) == truth_of(mall, SHOP.source)

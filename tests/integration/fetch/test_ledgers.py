@@ -1,17 +1,19 @@
 """Ledgers on a real server: contenders, broken and missing records, and a server that dies."""
 
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 
 import anyio
 import pytest
 from msgspec.structs import replace
 
+from actors.fetch import ledgers as ledgers_
 from actors.fetch.ledgers import BrokenLedger, Contended, Ledgers, MissingLedger, read_ledger
 from actors.fetch.rules.ledger import Ledger, first_ledger
 from actors.fetch.sources import SourceKey
 from streams.bucket import Bucket
 from streams.connection import Connection
+from streams.entries import Entry
 from streams.errors import RevisionConflict, TooLarge
 from streams.publisher import Publisher
 from streams.server import EmbeddedServer
@@ -62,8 +64,9 @@ async def holder(connection: Connection, publisher: Publisher, *, is_watching: b
         ledgers = Ledgers(bucket, tasks)
         if is_watching:
             await tasks.start(run, ledgers)
-        yield Holder(ledgers, bucket, tasks.cancel_scope)
-        tasks.cancel_scope.cancel()
+        async with ledgers.followed() if is_watching else nullcontext():
+            yield Holder(ledgers, bucket, tasks.cancel_scope)
+            tasks.cancel_scope.cancel()
 
 
 async def run(ledgers: Ledgers, *, task_status: anyio.abc.TaskStatus[None]) -> None:
@@ -247,9 +250,10 @@ async def test_a_write_that_is_refused_leaves_what_is_known(connection: Connecti
 
 async def test_started_again_it_drops_what_vanished_meanwhile(connection: Connection, publisher: Publisher) -> None:
     async with three_holders(connection, publisher) as holders:
-        async with holder(connection, publisher, is_watching=False) as late:
+        async with holder(connection, publisher, is_watching=False) as late, AsyncExitStack() as stack:
             async with anyio.create_task_group() as tasks:
                 await tasks.start(run, late.ledgers)
+                await stack.enter_async_context(late.ledgers.followed())
                 assert set(late.ledgers.known()) == {SHOP, OTHER}
                 tasks.cancel_scope.cancel()
             await holders[0].bucket.delete(OTHER.key)
@@ -258,9 +262,61 @@ async def test_started_again_it_drops_what_vanished_meanwhile(connection: Connec
             late.ledgers.on_change(changed.append)
             async with anyio.create_task_group() as tasks:
                 await tasks.start(run, late.ledgers)
+                await late.when(OTHER, lambda ledger: ledger is None)
                 assert late.ledgers.known() == [SHOP]
                 tasks.cancel_scope.cancel()
             assert set(changed) == {SHOP, OTHER}
+
+
+async def test_ledgers_are_followed_only_while_somebody_needs_it(connection: Connection, publisher: Publisher) -> None:
+    async with three_holders(connection, publisher) as holders:
+        async with holder(connection, publisher, is_watching=False) as plain, anyio.create_task_group() as tasks:
+            await tasks.start(run, plain.ledgers)
+            assert plain.ledgers.peek(SHOP) is None
+            async with plain.ledgers.followed():
+                assert set(plain.ledgers.known()) == {SHOP, OTHER}
+                async with plain.ledgers.followed():
+                    pass
+                assert await holders[0].ledgers.move(SHOP, raised) == 1
+                await plain.when(SHOP, lambda ledger: ledger is not None and ledger.fence == 1)
+            with anyio.fail_after(10):
+                while plain.ledgers.is_followed or plain.ledgers.known():
+                    await anyio.lowlevel.checkpoint()
+            assert await holders[0].ledgers.move(SHOP, raised) == 2
+            async with plain.ledgers.followed():
+                seen = plain.ledgers.peek(SHOP)
+                assert seen is not None
+                assert seen.fence == 2
+            tasks.cancel_scope.cancel()
+
+
+async def test_what_is_not_followed_is_read_at_a_change_and_kept_for_a_moment(
+    connection: Connection, publisher: Publisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ledgers_, "MOST_IN_HAND", 1)
+    async with (
+        three_holders(connection, publisher) as holders,
+        holder(connection, publisher, is_watching=False) as plain,
+    ):
+        assert await plain.ledgers.move(SHOP, raised) == 1
+        assert plain.ledgers.known() == [SHOP]
+        reads, get = list[str](), plain.bucket.get
+
+        async def counted(key: str) -> Entry[bytes] | None:
+            reads.append(key)
+            return await get(key)
+
+        monkeypatch.setattr(plain.bucket, "get", counted)
+        assert await plain.ledgers.move(SHOP, raised) == 2
+        assert reads == []  # it is likely as this node left it
+        assert await holders[0].ledgers.move(SHOP, raised) == 3
+        assert await plain.ledgers.move(SHOP, raised) == 4
+        assert reads == [SHOP.key]  # the write met a conflict
+        monkeypatch.setattr(ledgers_, "LIKELY_S", 0.0)
+        assert await plain.ledgers.move(SHOP, raised) == 5
+        assert reads == [SHOP.key] * 2  # it was read first
+        assert await plain.ledgers.move(OTHER, raised) == 1
+        assert plain.ledgers.known() == [OTHER]
 
 
 async def test_the_view_outlives_a_killed_server(own_server: EmbeddedServer, namespace: Namespace) -> None:
