@@ -3,8 +3,8 @@
 In: a look at a source, when its ledger, its settings or the live nodes changed, or when time alone makes one due. Out:
 an offer on `slices.<platform>.<lane>.<source>.<slice_id>` for each open slice that nobody holds. State: none of its
 own. The ledger is the state. The times of the last offers are a cache that saves repeats. Rendezvous hashing over some
-of the live nodes that allocate (`tending_nodes`) decides who tends a source. They alone follow the ledgers (ADR 66). If two
-believe that they tend a source, compare-and-set decides.
+of the live nodes that allocate (`tending_nodes`) decides who tends a source. They alone follow the ledgers (ADR 66). If
+two believe that they tend a source, compare-and-set decides.
 
 Under redelivery: cutting twice conflicts, and the server refuses a second offer because its subject must not exist yet.
 When it cannot go on: a source that fails is looked at again later, alone. The others go on.
