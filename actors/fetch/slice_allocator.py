@@ -3,7 +3,7 @@
 In: a look at a source, when its ledger, its settings or the live nodes changed, or when time alone makes one due. Out:
 an offer on `slices.<platform>.<lane>.<source>.<slice_id>` for each open slice that nobody holds. State: none of its
 own. The ledger is the state. The times of the last offers are a cache that saves repeats. Rendezvous hashing over some
-of the live nodes that allocate (`tending_nodes`) decides who tends a source. They alone follow the ledgers (ADR 66). If
+of the live nodes that allocate (`tending_nodes`) decides who tends a source. They alone follow the ledgers (ADR 67). If
 two believe that they tend a source, compare-and-set decides.
 
 Under redelivery: cutting twice conflicts, and the server refuses a second offer because its subject must not exist yet.

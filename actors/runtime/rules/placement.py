@@ -10,7 +10,7 @@ from hashlib import blake2b
 from typing import NamedTuple
 
 LEAST_CHOSEN, ONE_IN = 4, 8
-"""Four share the work of 2,000 slices a second, and three of them may die at once (ADR 66)."""
+"""Four share the work of 2,000 slices a second, and three of them may die at once (ADR 67)."""
 MOST_KEYS = 262_144
 """Keys that are remembered. The instances of a batch task come and go for ever."""
 
