@@ -33,6 +33,8 @@ __all__ = ["KeyTaken", "claim_name", "owned_keys"]
 log = logging.getLogger(__name__)
 
 SCRIPT = "__main__"
+NOBODYS = ("", SCRIPT, "penstock.sdk.batches")
+"""What is not compared: no application, a script, and what earlier versions say of every external task."""
 CLAIM_S = 30
 """How long a claim lasts: longer than a node takes from it to its first heartbeat."""
 TRIES = 10
@@ -100,7 +102,7 @@ def claim_name(kind: str, key: str) -> str:
 async def _check(node: Node, kind: _Kind, key: str, app: str) -> None:
     entry = await node.bucket(kind.bucket).get(key)
     other = "" if entry is None else _app_of(entry.raw)
-    if other in ("", app, SCRIPT):
+    if other in (app, *NOBODYS):
         return
     serving = [
         each.node
@@ -122,7 +124,7 @@ async def _claim(node: Node, kind: _Kind, key: str, app: str) -> int:
         if entry is not None:
             with suppress(msgspec.MsgspecError, UnicodeDecodeError):  # what cannot be read is nobody's claim
                 claim = msgspec.json.decode(entry.raw, type=_Claim)
-                if claim.app != app and claim.node != node.members.name:
+                if claim.app not in (app, *NOBODYS) and claim.node != node.members.name:
                     raise KeyTaken(f"{kind.name} {key}", app=app, other=claim.app, nodes=[claim.node])
         return await leases.compare_and_set(name, own, 0 if entry is None else entry.revision, ttl_s=CLAIM_S)
 

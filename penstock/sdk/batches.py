@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 import typing
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypedDict, TypeVar, Unpack, get_args
@@ -127,7 +128,9 @@ def batch(task: str, *, concurrency: int | None = None, **options: Unpack[BatchO
         known = _handlers.get(task)
         if known is not None and known[1] is not cls:
             raise UsageError(f"task {task!r}: {cls.__qualname__} and {known[1].__qualname__} both serve it")
-        record = _record(task, cls, stated, has_check=hasattr(cls, "check"), is_sheet=not hasattr(cls, "split"))
+        record = _record(
+            task, cls.__module__, stated, has_check=hasattr(cls, "check"), is_sheet=not hasattr(cls, "split")
+        )
         _handlers[task] = _handler(record, cls, concurrency), cls
         return cls
 
@@ -146,7 +149,8 @@ def external_batch(task: str, place: str, *, timeout_s: float = TIMEOUT_S, **opt
     if task in _handlers and _handlers[task][1] is not External:
         raise UsageError(f"task {task!r}: {_handlers[task][1].__qualname__} serves it, and {place[:80]!a} shall, too")
     stated: dict[str, Any] = {"chunk_items": 100, **options, "item_timeout_s": timeout_s}
-    record = _record(task, External, stated, executor=_checked_place(task, place), is_sheet=True)
+    app = sys._getframe(1).f_globals.get("__name__", "")  # the module that calls this has no class to name it
+    record = _record(task, app, stated, executor=_checked_place(task, place), is_sheet=True)
     _handlers[task] = _handler(record, External, None), External
 
 
@@ -155,7 +159,7 @@ def _check_options(options: Mapping[str, object], known: frozenset[str]) -> None
         raise TypeError(unknown_option("a task", min(unknown), sorted(known)))
 
 
-def _record(task: str, cls: type, options: Mapping[str, Any], **fields: Any) -> TaskRecord:
+def _record(task: str, app: str, options: Mapping[str, Any], **fields: Any) -> TaskRecord:
     """Return the record that these options make. Raises UsageError."""
     limits: dict[str, Any] = {}
     for name, value in {**STATED, **options}.items():
@@ -167,7 +171,7 @@ def _record(task: str, cls: type, options: Mapping[str, Any], **fields: Any) -> 
             fields[f"{name[:-1]}ms"] = round(value * 1000)
         else:
             fields["is_streaming" if name == "streaming" else name] = value
-    record = TaskRecord(task=_checked_key(task), app=cls.__module__, limits=TaskLimits(**limits), **fields)
+    record = TaskRecord(task=_checked_key(task), app=app, limits=TaskLimits(**limits), **fields)
     try:
         read_bound("zone", record.limits.zone)
         check_path("region_key", record.limits.region_key)

@@ -13,7 +13,7 @@ import pytest
 from streams.connection import Connection
 from streams.server import EmbeddedServer
 from streams.topology import apply
-from tests.support.command import WITHIN_S, Running, node
+from tests.support.command import WITHIN_S, Running, node, penstock
 from tests.support.server import topology_for
 
 pytestmark = pytest.mark.asyncio(loop_factories=["asyncio"])  # the nodes are processes of their own
@@ -45,13 +45,21 @@ class OwnedTask:
     def map(self, item): pass
     def reduce(self, ctx): pass
 """
+EXTERNAL = """
+penstock.external_batch("owned-external", "http://127.0.0.1:1/items")
+"""
 
 
 async def test_a_key_of_a_live_application_is_refused_and_a_free_one_is_taken_over(
     server: EmbeddedServer, connection: Connection, tmp_path: Path
 ) -> None:
     await apply(connection, topology_for(connection))
-    for name, code in {"shop": FLOW + TASK, "rival_flow": FLOW, "rival_task": TASK}.items():
+    for name, code in {
+        "shop": FLOW + TASK + EXTERNAL,
+        "rival_flow": FLOW,
+        "rival_task": TASK,
+        "rival_external": EXTERNAL,
+    }.items():
         (tmp_path / f"{name}.py").write_text(f"import penstock\n{code}")
     environment = {
         "PENSTOCK_NAMESPACE": connection.namespace.name,
@@ -66,11 +74,17 @@ async def test_a_key_of_a_live_application_is_refused_and_a_free_one_is_taken_ov
 
     async with run("n1", "shop") as first:
         await first.logged("node.ready")
-        for app, what in (("rival_flow", "flow owned-flow"), ("rival_task", "task owned-task")):
+        for app, what in (
+            ("rival_flow", "flow owned-flow"),
+            ("rival_task", "task owned-task"),
+            ("rival_external", "task owned-external"),
+        ):
             async with run("n2", app) as rival:
                 assert await rival.end() == 1
             assert f"{what}: this node's application is '{app}'" in rival.text
             assert "live nodes serve it for 'shop' (n1); give it another key, or stop those nodes" in rival.text
+        listed = await penstock("batch", "tasks", "--json", PENSTOCK_NATS=server.url, **environment)
+        assert {task["task"]: task["app"] for task in listed.json()} == {"owned-task": "shop", "owned-external": "shop"}
         async with run("n3", "shop") as same:
             await same.logged("node.ready")
             await same.end(signal.SIGTERM)
