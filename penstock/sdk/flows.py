@@ -163,7 +163,9 @@ def flow_handlers() -> Mapping[str, FlowCode]:
     return {key: code for key, (code, _) in _flows.items()}
 
 
-def _check_numbers(*, rate: float, loads: int, limits: FlowLimits) -> None:
+def _check_numbers(*, rate: object, loads: int, limits: FlowLimits) -> None:
+    if isinstance(rate, str):  # the commands take it so
+        raise ValueError(f"rate: {rate[:80]!r}: is text; write a number a second, as 1/60 for one a minute")
     if checked_rate(rate) is None:
         raise ValueError("rate: None: use 0 for no limit")
     if isinstance(loads, bool) or not isinstance(loads, int) or not 1 <= loads <= 1_000:

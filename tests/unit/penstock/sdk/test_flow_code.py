@@ -56,6 +56,7 @@ def test_the_same_key_is_served_once() -> None:
         ("pay", {"groups": {"a": "some"}}, "use ALL, ODD, EVEN"),
         ("pay", {"groups": {"any": 1}}, "is no label"),
         ("pay", {"loads": 0}, "loads: 0"),
+        ("pay", {"rate": "1/m"}, "rate: '1/m': is text; write a number a second, as 1/60 for one a minute"),
         ("pay", {"concurrency": 0}, "concurrency: 0"),
         ("pay", {"attempts": 0}, "attempts: 0"),
         ("pay", {"most_in_flight": 0}, "most_in_flight"),
