@@ -25,7 +25,11 @@ from tests.support.server import Reachable, fresh_namespace, topology_for
 WITHIN_S = 60.0
 UNSERVED = "unserved"
 """A task whose application does not run: its instances go on for ever, until somebody cancels them."""
-CALLBACKS = {"PENSTOCK_CALLBACK_HOSTS": "shop.example.com", "PENSTOCK_CALLBACK_SECRET": "env:OUR_CALLBACK_KEY"}
+CALLBACKS = {
+    "PENSTOCK_CALLBACK_HOSTS": "shop.example.com",
+    "PENSTOCK_CALLBACK_SECRET": "env:OUR_CALLBACK_KEY",
+    "OUR_CALLBACK_KEY": "a secret of the tests, long enough",
+}
 """Who may be called. The node has no handlers of jobs: calls wait for one that has."""
 WISHES = {
     "operator": TokenWish(name="operator", verbs=("add", "read", "admin")),

@@ -329,7 +329,8 @@ async def test_a_backfill_runs_each_time_of_the_range_again_or_for_the_first_tim
         for _ in dues:
             held = await jobs.reserve()
             seen.append(msgspec.json.decode(held.job.body)["at"])
-            assert overlap == "allow" or (await ground.store.count("mail")).ready == 0
+            while overlap != "allow" and (await ground.store.count("mail")).ready:  # the ack of its copy takes a moment
+                await anyio.lowlevel.checkpoint()
             await jobs.store.finish_many([held.receipt], remember_s=0)
         record = await ground.record_when(
             lambda record: [run.outcome for run in record.runs if run.kind] == ["finished"] * 3
