@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import typer
 
+from actors.runtime.rules.texts import some_of
 from penstock.cli.call import CommandCall, command
 from penstock.cli.help import Group
 from penstock.cli.output import Output, moment
@@ -36,6 +37,7 @@ __all__ = [
 
 V = TypeVar("V")
 ASK_S = 10.0
+MOST_NAMED = 3
 LOOK_S = 0.2
 """Between two looks at a change that is followed."""
 
@@ -225,6 +227,8 @@ def say_change(call: CommandCall, view: "ChangeView") -> None:
 def say_plan(out: Output, view: "ChangeView") -> None:
     """Say it to people."""
     _say_moves(out, view)
+    if left_out := [move.shard for move in view.plan.moves if not move.after]:
+        out.say(f"no zone has {some_of(left_out, MOST_NAMED)} any more: rows of these regions wait for one that does")
     for zone in view.nodeless:
         out.say(f"zone {zone} has no live node: its new shards wait for one")
 

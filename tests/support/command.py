@@ -20,6 +20,8 @@ from tests.support.forks import Forked, Output, fork
 Process = Forked | anyio.abc.Process
 
 WITHIN_S = 90.0
+LAST = 200
+"""Lines of a node's log that are shown if a test fails."""
 
 
 def plain_environment(**more: str) -> dict[str, str]:
@@ -112,6 +114,10 @@ class Running:
                 await self._news.wait()
         return line
 
+    def tell(self) -> None:
+        """Print the end of the log. It is shown if the test fails."""
+        print(f"---- the log of process {self.process.pid}", *map(json.dumps, self.lines[-LAST:]), self.text, sep="\n")
+
     async def news(self) -> None:
         """Wait until more is written, or the log ends."""
         await self._news.wait()
@@ -141,6 +147,9 @@ async def node(
         tasks.start_soon(running.read)
         try:
             yield running
+        except BaseException:
+            running.tell()
+            raise
         finally:
             if process.returncode is None:
                 process.kill()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
 import time
 from collections.abc import AsyncIterator, Iterable
@@ -31,8 +30,6 @@ pytestmark = pytest.mark.asyncio(loop_factories=["asyncio"])
 STOOD_STILL = ("job_worker.loop_blocked", "job_worker.lost_hold", "node.was_blocked")
 LATE_S = 30.0
 """The server knows the add of a row for twice as long."""
-LAST = 300
-"""Lines of a node's log that are printed when a test waits in vain."""
 TWO = {"shards": 10, "zones": {"a": "0-4", "b": "5-9"}, "drain": "60s"}
 
 
@@ -75,14 +72,12 @@ class Ground:
         return any(line["event"] in STOOD_STILL for node in self.nodes for line in node.lines)
 
     async def all_worked(self, kind: str, count: int) -> dict[str, Worked]:
-        """Wait until so many pieces are done. If they are not, the nodes' logs are printed."""
+        """Wait until so many pieces are done."""
         with anyio.move_on_after(WITHIN_S):
             while len(found := self.worked(kind)) < count:  # noqa: ASYNC110 # a file tells nobody that it changed
                 await anyio.sleep(0.05)
             return found
-        for node in self.nodes:
-            print("\n".join(json.dumps(line) for line in node.lines[-LAST:]), node.text, sep="\n")
-        raise AssertionError(f"{sorted(found)} of {count} {kind}s after {WITHIN_S} s; the nodes' logs are printed")
+        raise AssertionError(f"{sorted(found)} of {count} {kind}s after {WITHIN_S} s")
 
     async def loaded(self, groups: dict[str, str]) -> None:
         """Wait until each of these shards of rows was loaded by a node of its group, and by no other since."""

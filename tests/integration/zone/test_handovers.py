@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sqlite3
 from pathlib import Path
 
 import anyio
@@ -115,6 +116,35 @@ async def test_a_drained_zone_gives_its_shards_and_gets_them_back(land: Land, tm
         assert land.by("sync", [row for row in range(501, last + 1) if row % 10 < 5]) == {"a"}
         assert [each.why for each in await land.zones.history()] == ["restore of a", "drain of a", "a new map"]
         assert set(land.handled("sync").values()) == {1}
+
+
+async def test_a_region_that_no_zone_has_for_a_while_has_none_of_its_rows_left_out(land: Land) -> None:
+    """The code is taken out while rows of it are scanned, and is given to the other zone later."""
+
+    def add(count: int) -> int:
+        last = land.add(count)
+        with sqlite3.connect(land.path, timeout=30) as db:
+            db.execute("UPDATE rows SET key = 1 + id % 2 WHERE id > ?", (last - count,))
+        return last
+
+    async with land.node("a1", "a") as first, land.node("b1", "b") as second:
+        await first.logged("node.ready")
+        await second.logged("node.ready")
+        land.shards = 2
+        await land.zones.apply(map={"function": "region", "zones": {"a": "1", "b": "2"}})
+        add(400)
+        await land.until(lambda: land.handled("sync"), lambda found: len(found) >= 100)
+        without = await land.zones.apply(map={"function": "region", "zones": {"a": "1", "b": ""}})
+        assert [(move.shard, move.before, move.after) for move in without.plan.moves] == [("2", "b", "")]
+        last = add(400)
+        await land.until(lambda: land.handled("sync"), lambda found: {*range(2, last + 1, 2)} <= found.keys())
+        await first.logged("zone.region_unknown", region="2")
+        await land.zones.apply(map={"function": "region", "zones": {"a": "1,2", "b": ""}})
+        await land.all_handled("sync")
+        await land.all_handled("long")
+        assert set(land.handled("sync").values()) == {1}
+        report = await land.zones.report()
+        assert (report.shards, report.skipped) == (1, 0)
 
 
 async def test_zones_whose_shards_stay_do_not_stop(land: Land) -> None:

@@ -74,6 +74,17 @@ def test_a_plan_names_zones_without_a_live_node() -> None:
         assert f"zone {zone} has no live node: its new shards wait for one" in file.getvalue()
 
 
+def test_a_plan_names_regions_that_no_zone_has_any_more() -> None:
+    before = made({"a": "DE,FR,JP"}, function="region")
+    after = made({"a": "DE"}, function="region")
+    file = StringIO()
+    say_plan(
+        Output(is_json=False, file=file),
+        ChangeView(plan=plan(before, after, {}), map=map_view(after), is_applied=False),
+    )
+    assert "no zone has FR, JP any more: rows of these regions wait for one that does" in file.getvalue()
+
+
 def test_hand_overs_of_one_job_from_one_zone_are_one_line() -> None:
     file = StringIO()
     _zone(Output(is_json=False, file=file))
