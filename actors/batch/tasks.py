@@ -181,6 +181,10 @@ class Tasks:
         """Call `listener` with the key of each task that changed or vanished. It must be short."""
         self._live.on_change(listener)
 
+    async def refresh(self) -> None:
+        """Take what is stored now. Raises NoStream, Disconnected."""
+        await self._live.refresh()
+
     async def run(self, *, task_status: TaskStatus[None]) -> None:
         """Follow the bucket until cancelled. Started once all present records are known."""
         await self._live.run(task_status=task_status)

@@ -133,6 +133,10 @@ class LiveSettings:
         """Return the stored levels that are not in force."""
         return tuple(self._refused.values())
 
+    async def refresh(self) -> None:
+        """Read what is stored now. It is in force in its turn. Raises NoStream, Disconnected."""
+        await self._live.refresh()
+
     async def run(self, *, task_status: TaskStatus[None]) -> None:
         """Follow the bucket until cancelled. Started once the present values are in force."""
         async with anyio.create_task_group() as tasks:
@@ -242,3 +246,7 @@ class SourceBounds:
     def on_change(self, listener: Callable[[str], None]) -> None:
         """Call `listener` with each source whose settings have changed."""
         self._settings.on_change(lambda source: listener(source.key))
+
+    async def refresh(self) -> None:
+        """Read what is stored now. Raises NoStream, Disconnected."""
+        await self._settings.refresh()

@@ -132,6 +132,10 @@ class Topics:
         self._live.learn(topic, stored, revision)
         return settings
 
+    async def refresh(self) -> None:
+        """Take what is stored now. Raises NoStream, Disconnected."""
+        await self._live.refresh()
+
     async def run(self, *, task_status: TaskStatus[None]) -> None:
         """Follow the records for ever. Started once the present ones are known."""
         await self._live.run(task_status=task_status)

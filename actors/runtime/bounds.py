@@ -29,6 +29,10 @@ class SettingsView(Protocol):
         """Call `listener` with each name whose settings have changed. It must be short."""
         ...
 
+    async def refresh(self) -> None:
+        """Take what is stored now: the watch may be behind. Raises the broker's errors."""
+        ...
+
 
 class WorkBounds(Protocol):
     """One node's view. A bound is as in `actors/runtime/rules/bounds.py`."""

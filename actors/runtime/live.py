@@ -107,6 +107,15 @@ class Live(Generic[R]):
         """Forget all records, without a word to the listeners. Not while `run` runs."""
         self._records = KnownRecords()
 
+    async def refresh(self) -> None:
+        """Take what the leader has now. The watch may be behind, after the process stood still. Raises NoStream,
+        Disconnected."""
+        for entry in await self._bucket.entries(self._pattern):
+            if entry.revision > self.revision(entry.key):
+                value, fault = self._made(entry)
+                if value is not None and not fault:  # the watch reports the others
+                    self.learn(entry.key, value, entry.revision)
+
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Follow the bucket until cancelled. Started once all present records are known. Raises NoStream, Refused."""
         is_started, heard = False, 0

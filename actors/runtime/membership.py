@@ -199,6 +199,8 @@ class Members:
         self._listeners: list[Callable[[], None]] = []
         self._beat_now = anyio.Event()
         self._heard_s = -math.inf
+        self.lapses = 0
+        """How often the others may have taken this node for dead, and heard it again."""
 
     def live(self) -> Mapping[str, NodeRecord]:
         """Return the records of the live nodes by name. Ours is among them once its first heartbeat was heard."""
@@ -214,7 +216,8 @@ class Members:
         return self._names
 
     def on_change(self, listener: Callable[[], None]) -> None:
-        """Call `listener` when a node came, went, or started anew with other duties. It must be short."""
+        """Call `listener` when a node came, went, or started anew with other duties, and when the others hear this node
+        again. It must be short."""
         self._listeners.append(listener)
 
     def beat_soon(self) -> None:
@@ -355,7 +358,11 @@ class Members:
         )
         ttl_s = 1 if is_leaving else self._ttl_s
         revision = await self._bucket.put(self.name, msgspec.json.encode(record), ttl_s=ttl_s)
+        is_back = self._heard_s > -math.inf and not self.is_heard()
         self._heard_s = began_s
+        if is_back:
+            self.lapses += 1
+            self._notify()
         return revision
 
     async def _leave(self) -> None:

@@ -5,7 +5,8 @@ has taken, for its record. State: which shards it may work on, in memory.
 
 When a shard leaves its zone, a node begins nothing more that is bound to it, and takes the map once the rest has ended.
 A node of the shard's new zone begins when every live node of the other zones has taken that map, or `drain_ms` after it
-heard of the map. When it cannot go on: a node that the others may take for dead begins nothing that is bound.
+heard of the map. When it cannot go on: a node that the others may take for dead begins nothing that is bound. Once they
+hear it again, it reads the map and the settings anew first: what moved meanwhile may not have reached it.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from actors.zone.routing import Routing
 from actors.zone.rules.binding import has_given_up, stray, usable, zone_of
 from actors.zone.rules.routing import DRAIN_MS, ShardMap
 from actors.zone.runner import ZoneLife
+from streams.errors import MalformedMessage, StreamError
 
 log = logging.getLogger(__name__)
 
@@ -64,6 +66,8 @@ class Bindings:
             drain_ms=lambda: self._drain_ms,
             hear=self._news_came,
         )
+        self._read_at = self._lapses
+        """How often this node had been out, when it read the map and the settings last."""
         self._was_refused = False
         """Whether somebody was told no because this node may not act for its zone now."""
         members.on_change(self._hear)
@@ -75,17 +79,28 @@ class Bindings:
         """Return whether this node may begin work with this bound now. Cheap."""
         if not bound:
             return True
-        if not self._life.may_run():
+        if not self._may_act():
             self._was_refused = True
             self._news.set()
             return False
         return self._may_be_here(bound) and (not kind or self._rebound.is_ours(kind, name, bound))
 
+    def _may_act(self) -> bool:
+        """Return whether nobody else may have what this node knows as its own."""
+        return self._is_in() and self._read_at == self._lapses
+
+    def _is_in(self) -> bool:
+        return self._life.may_run() and self._members.is_heard()
+
+    @property
+    def _lapses(self) -> tuple[int, int]:
+        return self._life.lapses, self._members.lapses
+
     def _may_be_here(self, bound: str) -> bool:
         shard = shard_in(bound)
         if shard:
             return self.since(shard) is not None
-        return bound == self.zone and self._life.may_run()
+        return bound == self.zone and self._may_act()
 
     def follow(self, kind: str, view: SettingsView) -> None:
         """Follow the settings that bind things of a kind."""
@@ -101,7 +116,7 @@ class Bindings:
     def since(self, shard: str) -> int | None:
         """Return since which epoch a shard is this node's zone's. `None`: the node may not work on it now."""
         shards = self._routing.current()
-        if shards is None or shards.owners.get(shard) != self.zone or not self._life.may_run():
+        if shards is None or shards.owners.get(shard) != self.zone or not self._may_act():
             return None
         return self._usable.get(shard)
 
@@ -161,7 +176,22 @@ class Bindings:
             with anyio.move_on_after(LOOK_S if waits else None):
                 await self._news.wait()
             self._news = anyio.Event()
+            await self._read_anew()
             self._look()
+
+    async def _read_anew(self) -> None:
+        """Read the map and the settings, if this node was out and is heard again. If that fails, it is tried again."""
+        lapses = self._lapses
+        if self._read_at == lapses or not self._is_in():
+            return
+        try:
+            await self._routing.fresh()
+            await self._rebound.refresh()
+        except (StreamError, MalformedMessage) as error:
+            log.warning("zone.not_read", extra=fields(zone=self.zone, error=str(error)))
+        else:
+            self._read_at = lapses
+            log.info("zone.read_anew", extra=fields(zone=self.zone))
 
     def _hear(self) -> None:
         shards = self._routing.current()
@@ -194,7 +224,7 @@ class Bindings:
         shards = self._seen = self._routing.current()
         before = self._usable
         self._usable = {} if shards is None else self._now_usable(shards)
-        is_back = self._was_refused and self._life.may_run()
+        is_back = self._was_refused and self._may_act()
         self._was_refused = self._was_refused and not is_back
         if self._rebound.look() or is_back or before.keys() != self._usable.keys():
             for listener in tuple(self._listeners):

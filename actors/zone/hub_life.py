@@ -60,6 +60,8 @@ class HubLife:
         """Whether the hub answered the last renewal, with yes or no."""
         self._heard_s = clock()
         self._is_back = anyio.Event()
+        self.lapses = 0
+        """How often this node might not act, and may again."""
         self._listeners: list[Callable[[], None]] = []
         self.zones.on_change(self._zone_changed)
 
@@ -121,6 +123,7 @@ class HubLife:
         else:
             self._lease_s = record.lease_ms / 1000
             self._heard_s = self._clock()
+            self.lapses += not self.may_run()
             self._until_s = begun_s + self._lease_s - min(MARGIN_S, self._lease_s / 4)
         self._tell_own()
         return record is not None

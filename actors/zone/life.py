@@ -20,6 +20,11 @@ class MemberLife:
         """Return whether this node may act for its zone now."""
         return self._members.is_heard()
 
+    @property
+    def lapses(self) -> int:
+        """How often it might not, and may again."""
+        return self._members.lapses
+
     def living(self) -> frozenset[str]:
         """Return the zones of the live nodes."""
         return frozenset(node.zone for node in self._members.live().values() if node.zone)

@@ -64,6 +64,11 @@ class Rebound:
         self._views[kind] = view
         view.on_change(changed)
 
+    async def refresh(self) -> None:
+        """Take the settings that are stored now. Raises the broker's errors."""
+        for view in tuple(self._views.values()):
+            await view.refresh()
+
     @property
     def has_news(self) -> bool:
         """Whether a bound has changed, and the others have not been told that it was heard."""

@@ -76,6 +76,11 @@ class ZoneLife(Protocol):
         """Return whether this node may act for its zone now."""
         ...
 
+    @property
+    def lapses(self) -> int:
+        """How often it might not, and may again."""
+        ...
+
     def dead(self) -> frozenset[str]:
         """Return the zones whose time is over."""
         ...

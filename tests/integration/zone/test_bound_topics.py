@@ -12,7 +12,8 @@ import pytest
 from actors.jobs.worker.job import Job
 from actors.runtime.membership import Members, NodeRecord
 from actors.zone.bindings import Bindings
-from actors.zone.routing import Routing
+from actors.zone.routing import MAP, Routing
+from actors.zone.rules.routing import ShardMap, made, moved, next_map
 from streams.bucket import Bucket
 from streams.clock import SYSTEM
 from streams.connection import Connection
@@ -35,6 +36,7 @@ class Life:
 
     def __init__(self) -> None:
         self.is_heard = True
+        self.lapses = 0
 
     def may_run(self) -> bool:
         return self.is_heard
@@ -46,12 +48,17 @@ class Life:
 class Ground:
     """A node of zone a in this process, and the records of one of zone b."""
 
-    def __init__(self, jobs: Jobs, nodes: Bucket[bytes], life: Life, members: Members) -> None:
+    def __init__(
+        self, jobs: Jobs, nodes: Bucket[bytes], life: Life, members: Members, maps: Bucket[bytes], bounds: Bindings
+    ) -> None:
         self.jobs = jobs
+        self.maps = maps
+        self.bounds = bounds
         self.nodes = nodes
         self.life = life
         self.members = members
         self.log = Log()
+        self.routing: Routing
         self.work: Working
 
     async def handle(self, job: Job) -> None:
@@ -63,6 +70,15 @@ class Ground:
         await self.nodes.put("b1", msgspec.json.encode(record))
         with anyio.fail_after(WITHIN_S):
             while (known := self.members.live().get("b1")) is None or known.settled != record.settled:
+                await self.jobs.connection.flush()
+
+    async def put_map(self, shards: ShardMap) -> None:
+        """Store a map. The node does not follow the bucket, as if its watch were behind."""
+        await self.maps.put(MAP, msgspec.json.encode(shards))
+
+    async def until_may_run(self, bound: str) -> None:
+        with anyio.fail_after(WITHIN_S):
+            while not self.bounds.may_run(bound):
                 await self.jobs.connection.flush()
 
     async def until_quiet(self) -> None:
@@ -79,9 +95,8 @@ async def opened(connection: Connection, publisher: Publisher) -> AsyncIterator[
     await apply(
         connection, Topology(buckets=tuple(spec for spec in full.buckets if spec.name in names), profile="fast")
     )
-    nodes, routing = (
-        Bucket(connection, publisher, connection.namespace.bucket(of), bytes) for of in ("NODES", "ROUTING")
-    )
+    namespace = connection.namespace
+    nodes, maps = (Bucket(connection, publisher, namespace.bucket(of), bytes) for of in ("NODES", "ROUTING"))
     own, life = NodeRecord(node="a1", run="a1", zone="a"), Life()
     members = Members(
         nodes,
@@ -90,10 +105,12 @@ async def opened(connection: Connection, publisher: Publisher) -> AsyncIterator[
         is_connected=lambda: True,
         ttl_s=TTL_S,
     )
-    bounds = Bindings(zone="a", members=members, routing=Routing(routing), life=life)
+    routing = Routing(maps)
+    bounds = Bindings(zone="a", members=members, routing=routing, life=life)
 
     async with open_jobs(connection) as jobs, anyio.create_task_group() as tasks:
-        ground = Ground(jobs, nodes, life, members)
+        ground = Ground(jobs, nodes, life, members, maps, bounds)
+        ground.routing = routing
         await tasks.start(members.run)
         await tasks.start(bounds.run)
         async with working(jobs, handler(ground.handle), bounds=bounds) as ground.work:
@@ -129,3 +146,21 @@ async def test_a_topic_goes_on_when_the_node_is_heard_again(
         await ground.jobs.add("1")
         ground.life.is_heard = True
         await ground.log.has("1", within_s=SOON_S)
+
+
+async def test_a_node_that_was_unheard_acts_by_no_map_of_before(connection: Connection, publisher: Publisher) -> None:
+    """It stood still, say, and its watch has not reported the map yet by which its shard went to another zone."""
+    first = next_map(None, made({"a": "0-4", "b": "5-9"}, count=10), at_ms=1, by="", why="")
+    second = next_map(first, moved(first, {"3": "b"}), at_ms=2, by="", why="")
+    async with opened(connection, publisher) as ground:
+        await ground.put_map(first)
+        await ground.routing.fresh()
+        await ground.until_may_run("shard:3")
+        await ground.put_map(second)
+        ground.life.is_heard = False
+        assert not ground.bounds.may_run("shard:3")
+        ground.life.lapses, ground.life.is_heard = 1, True
+        assert not ground.bounds.may_run("shard:3")
+        await ground.until_may_run("shard:4")
+        assert not ground.bounds.may_run("shard:3")
+        assert (ground.routing.current() or first).epoch == 2

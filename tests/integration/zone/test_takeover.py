@@ -22,6 +22,7 @@ class Zones:
     def __init__(self) -> None:
         self.out: frozenset[str] = frozenset("a")
         self.looks = 0
+        self.lapses = 0
 
     def may_run(self) -> bool:
         return True

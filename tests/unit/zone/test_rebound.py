@@ -28,6 +28,9 @@ class View:
     def on_change(self, listener: Callable[[str], None]) -> None:
         self.listener = listener
 
+    async def refresh(self) -> None:
+        self.seen = self.revision
+
     def change(self, bound: str) -> None:
         """Change where the topic runs. The watch of the bucket has not reported it yet."""
         self.bound, self.revision = bound, self.revision + 1
