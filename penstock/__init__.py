@@ -51,6 +51,7 @@ __all__ = [
     "job",
     "new_job",
     "opensearch_rows",
+    "read_sheet",
     "sink",
     "sql",
     "sql_rows",
@@ -73,6 +74,7 @@ _LATER = {
     "ItemResult": "actors.batch.executor.contexts",
     "ReduceContext": "actors.batch.executor.contexts",
     "SplitContext": "actors.batch.executor.contexts",
+    "read_sheet": "penstock.sdk.batch_sheets",
     "write_sheet": "penstock.sdk.batch_sheets",
     "opensearch_rows": "penstock.rows.batch_sources",
     "sql_rows": "penstock.rows.batch_sources",
@@ -137,7 +139,7 @@ if TYPE_CHECKING:
     from penstock import sql
     from penstock.node.sinks import sink
     from penstock.rows.batch_sources import SourceFailed, opensearch_rows, sql_rows
-    from penstock.sdk.batch_sheets import write_sheet
+    from penstock.sdk.batch_sheets import read_sheet, write_sheet
     from penstock.sdk.batches import batch, external_batch
     from penstock.sdk.client import Client, connect
     from penstock.sdk.client_jobs import new_job

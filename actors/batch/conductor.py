@@ -24,6 +24,7 @@ from anyio.abc import TaskStatus
 from actors.batch.instances import Instances, UnknownInstance
 from actors.batch.items import BatchItems
 from actors.batch.offers import REOFFER_MS, Offers
+from actors.batch.removal import Removal
 from actors.batch.rules import moves
 from actors.batch.rules.admission import admit, part_of, starts, window
 from actors.batch.rules.moments import owed
@@ -42,7 +43,6 @@ from streams.clock import Clock
 from streams.connection import Connection
 from streams.errors import MalformedMessage, StreamError
 from streams.files import Files
-from streams.log import purge_subject
 from streams.publisher import Publisher
 
 log = logging.getLogger(__name__)
@@ -60,6 +60,8 @@ COUNTED = 256
 """Results that one change of the record counts."""
 GONE = (UnknownInstance, UnknownTask)
 DAY_MS = 86_400_000
+HALF_DELETED_MS = 60_000
+"""How long after a person's delete the conductor removes what the desk left, which may have died meanwhile."""
 
 
 class Conductor:
@@ -85,7 +87,7 @@ class Conductor:
         self._instances = instances
         self._tasks = tasks
         self._items = items
-        self._files = files
+        self._removal = Removal(instances, items, files)
         self._beats = beats
         self._clock = clock
         self._chance = chance
@@ -257,7 +259,8 @@ class Conductor:
                 indexes = items_to_run(chunk, earlier, each.round, record.redo)
                 begun = [] if task.is_idempotent else await self._closed(record, each, indexes)
                 ends = cancelled(indexes, begun)
-                result = result_of(chunk, each.chunk, each.round, ends, earlier, self._members.name)
+                place, by = (each.chunk, each.round), self._members.name
+                result = result_of(chunk, *place, ends, earlier, by, is_rows=task.is_sheet)
             await self._items.add_result(record.instance_id, result)
 
     async def _closed(self, record: Instance, each: OpenChunk, indexes: Sequence[int]) -> list[int]:
@@ -274,15 +277,15 @@ class Conductor:
     async def _keep_or_drop(self, record: Instance, task: TaskRecord) -> int:
         """Remove everything of an instance after its time. Return when that is."""
         self._cancelled.pop(record.instance_id, None)
-        until_ms = record.ended_ms + task.keep_days * DAY_MS
-        if self._clock.now_ms() >= until_ms:
-            await self._items.drop(record.instance_id)
-            namespace = self._connection.namespace
-            work = namespace.pattern("work", "batch", record.task, "*", record.instance_id, "*")
-            await purge_subject(self._connection, namespace.stream("WORK"), work)
-            await self._files.delete_of(record.instance_id)  # actors/batch/uploads.py removes what this leaves
-            await self._instances.remove(record.instance_id)
-            log.info("instance.dropped", extra=fields(instance=record.instance_id, task=record.task))
+        if record.deleted_ms:
+            until_ms = record.deleted_ms + HALF_DELETED_MS
+        else:
+            until_ms = record.ended_ms + task.keep_days * DAY_MS
+        now_ms = self._clock.now_ms()
+        if now_ms >= until_ms:
+            marked = await self._instances.move(record.instance_id, lambda before: moves.delete(before, now_ms))
+            if marked.state in FINAL:  # a person may have retried it meanwhile
+                await self._removal.remove(marked)
         return until_ms
 
 

@@ -11,13 +11,16 @@ from msgspec.structs import replace
 
 from actors.batch.callback_transport import BadCallback, check_callback
 from actors.batch.instances import InstanceExists, Instances
+from actors.batch.item_rows import index_of_row
 from actors.batch.items import BatchItems
+from actors.batch.removal import Removal
 from actors.batch.rules import moves
 from actors.batch.rules.callbacks import Allowed
 from actors.batch.rules.encodings import known_encoding, unknown_encoding
 from actors.batch.rules.obstacles import BatchWhy, ItemPlace, why, why_item
 from actors.batch.rules.record import FINAL, Instance, beat_key, files_at, known_items, made_so_far, shown_state
 from actors.batch.rules.refusals import BatchRefused
+from actors.batch.rules.sheet_lines import MOST_COLUMNS, SheetHead, cells_of, head_of, names_columns, row_of
 from actors.batch.tasks import TaskLimits, TaskRecord, Tasks
 from actors.batch.uploads import FRESH_MS
 from actors.batch.views import (
@@ -31,6 +34,7 @@ from actors.batch.views import (
     find_file,
     is_upload_of,
     page_of,
+    pages_of,
     read_place,
     result_file,
     sheet_of,
@@ -42,7 +46,17 @@ from actors.runtime.rules.slot_keys import check_path, key_reader
 from actors.runtime.rules.traceparents import is_traceparent
 from actors.runtime.tracing import traces
 from actors.runtime.transport import shown_url
-from streams.batch_messages import LOST, NOTHING, Chunk, ChunkResult, NewBatch, Outcome, last_outcomes, lost_parts
+from streams.batch_messages import (
+    LOST,
+    NOTHING,
+    Chunk,
+    ChunkResult,
+    NewBatch,
+    Outcome,
+    Status,
+    last_outcomes,
+    lost_parts,
+)
 from streams.bucket import Bucket
 from streams.clock import Clock
 from streams.files import FileInfo, Files
@@ -55,6 +69,8 @@ NO_CALLBACK = "none"
 """In place of a URL: no callback, whatever the task says."""
 MOST_ITEMS = 1_000
 MOST_REDONE = 1_000
+MOST_ROWS = 100
+"""Rows that a retry names: each is searched for among the chunks."""
 MOST_SHOWN = 1_000
 SCANNED = 16
 """How many chunks one page of items reads at most, so that a page of rare failures stays quick."""
@@ -94,6 +110,7 @@ class BatchDesk:
         self._callbacks = callbacks or Allowed()
         self._admit = admit
         self._full_key = full_key
+        self._removal = Removal(instances, items, files)
 
     async def submit(self, new: NewBatch, *, upload: AsyncIterable[bytes] | None = None) -> View:
         """Make an instance. `upload`: a file to run it on, in place of one that `new` names. A repeat under the
@@ -183,9 +200,11 @@ class BatchDesk:
         record = await self._instances.get(check_token("instance", instance_id))
         return self._view(record, await self._beat(record))
 
-    async def why(self, instance_id: str, item: int | None = None) -> BatchWhy:
-        """Return what keeps an instance from running, or one of its items."""
+    async def why(self, instance_id: str, item: int | None = None, *, row: int | None = None) -> BatchWhy:
+        """Return what keeps an instance from running, or one of its items, or the item of this row of its sheet."""
         record = await self._instances.get(check_token("instance", instance_id))
+        if row is not None:
+            [item] = await self._named(record, [] if item is None else [item], [row])
         limits = self._tasks.current(record.task).limits
         unfinished = self._instances.unfinished(record.task)
         found = why(
@@ -201,7 +220,7 @@ class BatchDesk:
         if item < 0 or item >= (known_items(record) or item + 1):
             _check_items(record, [item])
         place = await self._place(record, item)
-        return why_item(found, record, limits, item, place, self._clock.now_ms())
+        return replace(why_item(found, record, limits, item, place, self._clock.now_ms()), row=row)
 
     async def _place(self, record: Instance, index: int) -> ItemPlace:
         """Return what is known of an item."""
@@ -275,11 +294,12 @@ class BatchDesk:
         record = await self._instances.get(check_token("instance", instance_id))
         first, skip = _read_cursor(cursor)
         found: list[ItemShown] = []
+        is_rows = self._is_rows(record)
         made = made_so_far(record)
         chunks = made.chunks if made is not None else 0
         size = 0
         for number in range(first, min(first + SCANNED, chunks)):
-            for at, (view, own) in enumerate([each async for each in self._of_chunk(record, number)]):
+            for at, (view, own) in enumerate([each async for each in self._of_chunk(record, number, is_rows)]):
                 if (number, at) < (first, skip) or (status != "all" and view.status != status):
                     continue
                 if found and size + own > most_bytes:
@@ -290,6 +310,36 @@ class BatchDesk:
                     return ItemPage(found, f"{number}.{at + 1}")
         after = first + SCANNED
         return ItemPage(found, f"{after}.0" if after < chunks else "")
+
+    async def sheet(self, instance_id: str, *, status: Wanted = "all") -> SheetHead:
+        """Return how the sheet of an instance that is over is written. `items` has what is in it. With a status it is a
+        sheet of these items alone, to be put right and handed in again."""
+        record = await self._instances.get(check_token("instance", instance_id))
+        if record.state not in FINAL:
+            reason = f"{instance_id} is {shown_state(record)}; its sheet can be made when it is over"
+            raise BatchRefused(reason, code="state")
+        if made_so_far(record) is None:
+            reason = f"{instance_id} is {record.state}, and none of its items is known"
+            raise BatchRefused(f"{reason}{record.reason and f': {record.reason}'}", code="not_found", field="name")
+        is_rows = self._is_rows(record)
+        columns = dict[str, None]()
+        is_headed = is_rows and await self._has_header(record)
+        async for items in pages_of(lambda cursor: self.items(instance_id, cursor=cursor, most=MOST_ITEMS)):
+            for item in items:
+                columns |= dict.fromkeys(cells_of(item.index, item.item, is_rows=is_rows)[1])
+            if (columns and is_headed) or len(columns) >= MOST_COLUMNS:
+                break
+        return head_of(list(columns), is_rows=is_rows, is_whole=status == "all")
+
+    async def _has_header(self, record: Instance) -> bool:
+        """Return whether the first row of an instance's upload named the columns, so that all rows have the same."""
+        given = sheet_of(record.instance_id, record.input)
+        info = None if given is None else await self._files.info(given.file)
+        if info is None:
+            return False
+        async for start in self._files.read(info):
+            return names_columns(start)
+        return False
 
     async def pause(self, instance_id: str) -> View:
         """Start nothing more of it. Running items end."""
@@ -307,18 +357,61 @@ class BatchDesk:
         )
         return self._view(move)
 
-    async def retry(self, instance_id: str, items: Sequence[int] = ()) -> View:
-        """Run failed or cancelled items again, or only these items, and make the result anew."""
+    async def retry(self, instance_id: str, items: Sequence[int] = (), *, rows: Sequence[int] = ()) -> View:
+        """Run failed or cancelled items again, or only these items, or those of these rows of the sheet, and make the
+        result anew."""
         before = await self._instances.get(check_token("instance", instance_id))
         if before.state not in FINAL:
             reason = f"{instance_id} is {shown_state(before)}; only what is done, failed or cancelled can be retried"
             raise BatchRefused(reason, code="state")
         _check_items(before, items)
-        after = await self._instances.move(instance_id, lambda record: moves.retry(record, items))
+        named = await self._named(before, items, rows)
+        told = await self._reasons_of(before, named)
+        after = await self._instances.move(instance_id, lambda record: moves.retry(record, named, told))
         if after.state == before.state:
             reason = f"{instance_id}: nothing failed, so there is nothing to run again; name items to do so"
             raise BatchRefused(reason, code="state")
         return self._view(after)
+
+    def _is_rows(self, record: Instance) -> bool:
+        """Return whether the items are rows of a sheet. If the task is not there any more, its input tells."""
+        if record.task in self._tasks.known():
+            return self._tasks.current(record.task).is_sheet
+        return sheet_of(record.instance_id, record.input) is not None
+
+    async def _named(self, record: Instance, items: Sequence[int], rows: Sequence[int]) -> Sequence[int]:
+        """Return the indexes of these items, or of the items of these rows."""
+        if not rows:
+            return items
+        if items:
+            raise BatchRefused("items and rows: name one of them", field="rows")
+        if len(rows) > MOST_ROWS:
+            raise BatchRefused(f"{len(rows)} rows: name at most {MOST_ROWS}, or none for all that failed", field="rows")
+        if not self._is_rows(record):
+            raise BatchRefused(f"row {rows[0]}: items of {record.task} are no rows of a sheet; name items", field="row")
+        return [await index_of_row(self._items, record, row) for row in rows]
+
+    async def _reasons_of(self, record: Instance, items: Sequence[int]) -> list[str]:
+        """Return those of the record's few reasons that are of these items."""
+        named, found = set(items), list[str]()
+        for reason in record.reasons if named else ():
+            kind, _, number = reason.partition(":")[0].rpartition(" ")
+            if number.isdecimal() and kind in ("item", "row"):
+                index = int(number) if kind == "item" else await index_of_row(self._items, record, int(number))
+                found += [reason] if index in named else []
+        return found
+
+    async def delete(self, instance_id: str) -> View:
+        """Remove an instance that is over, with its items and files. Return how it stood."""
+        now_ms = self._clock.now_ms()
+        record = await self._instances.move(
+            check_token("instance", instance_id), lambda before: moves.delete(before, now_ms)
+        )
+        if not record.deleted_ms:
+            reason = f"{instance_id} is {shown_state(record)}; cancel it first (`penstock batch cancel {instance_id}`)"
+            raise BatchRefused(f"{reason}, and delete it when it is over", code="state")
+        await self._removal.remove(record)
+        return self._view(record)
 
     async def result(self, instance_id: str, name: str = "") -> tuple[FileInfo, AsyncIterator[bytes]]:
         """Return a file of the result and its bytes. Without a name it is the first file."""
@@ -378,31 +471,38 @@ class BatchDesk:
         entry = await self._beats.get(beat_key(record))
         return None if entry is None else msgspec.json.decode(entry.raw, type=Beat)
 
-    async def _of_chunk(self, record: Instance, number: int) -> AsyncIterator[tuple[ItemShown, int]]:
+    async def _of_chunk(self, record: Instance, number: int, is_rows: bool) -> AsyncIterator[tuple[ItemShown, int]]:
         """Yield a chunk's items, each with its size in bytes. For missing chunks in a row, yield all at the first."""
         chunk = await self._items.chunk(record, number)
+        rest = _NOT_ENDED if record.state not in FINAL else _LOST if record.gone else _CANCELLED
         if chunk is not None:
             found = await self._items.results(record.instance_id, [number], least_seq=record.counted_seq)
-            for pair in _views(chunk, found[number], is_lost=record.gone > 0 and record.state in FINAL):
+            for pair in _views(chunk, found[number], rest, is_rows=is_rows):
                 yield pair
         else:
             gap = await self._items.lost(record, number)
             for part in lost_parts(gap.indexes.start, gap.indexes.stop):
-                for pair in _views(part, gap.results, is_lost=True):
+                for pair in _views(part, gap.results, _LOST, is_rows=False):
                     yield pair
 
 
-def _views(chunk: Chunk, results: Sequence[ChunkResult], *, is_lost: bool) -> Iterator[tuple[ItemShown, int]]:
+_NOT_ENDED: tuple[Status | None, str | None] = (None, None)
+_LOST: tuple[Status | None, str | None] = ("failed", LOST)
+_CANCELLED: tuple[Status | None, str | None] = ("cancelled", None)
+"""How an item without an end stands: at work, in an instance that lost chunks, and in one that is over."""
+
+
+def _views(
+    chunk: Chunk, results: Sequence[ChunkResult], rest: tuple[Status | None, str | None], *, is_rows: bool
+) -> Iterator[tuple[ItemShown, int]]:
+    """Yield the items with their sizes. `rest`: how those without an end stand."""
     decode = msgspec.json.decode
-    for at, (item, end) in enumerate(zip(chunk.items, last_outcomes(chunk, results), strict=True)):
-        size = len(bytes(item)) + ROOM_EACH
+    for index, (item, end) in enumerate(zip(chunk.items, last_outcomes(chunk, results), strict=True), chunk.first):
+        size, row = len(bytes(item)) + ROOM_EACH, row_of(item) if is_rows else None
         if end is not None and end.status != "again":
-            view = ItemShown(chunk.first + at, decode(item), end.status, decode(end.info))
-            yield view, size + len(bytes(end.info))
-        elif is_lost:
-            yield ItemShown(chunk.first + at, decode(item), "failed", LOST), size
+            yield ItemShown(index, decode(item), end.status, decode(end.info), row), size + len(bytes(end.info))
         else:
-            yield ItemShown(chunk.first + at, decode(item), None, None), size
+            yield ItemShown(index, decode(item), *rest, row), size
 
 
 def _info(end: Outcome) -> str:

@@ -50,14 +50,17 @@ class BatchItems:
         self._writer = MarkedWriter(connection, publisher, self._stream)
         self._logged: set[tuple[str, int]] = set()
 
-    async def stage(self, instance_id: str, fence: int, first_chunk: int, chunks: Sequence[Chunk]) -> None:
-        """Store chunks from number `first_chunk` on.
-        Raises Refused (StoreFull, TooLarge), OutcomeUnknown, Disconnected. Then stage them again, which is harmless."""
+    async def stage(
+        self, instance_id: str, fence: int, first_chunk: int, chunks: Sequence[Chunk], *, created_ms: int = 0
+    ) -> None:
+        """Store chunks from number `first_chunk` on. `created_ms`: of the instance, so that its chunks are no
+        repeats of those of a deleted one of the same id. Raises Refused (StoreFull, TooLarge), OutcomeUnknown,
+        Disconnected: then stage them again, which is harmless."""
         messages = [
             Outgoing(
                 self._chunk_subject(instance_id, fence, number),
                 encode_message(chunk),
-                f"{instance_id}.{fence}.{number}",
+                f"{instance_id}.{fence}.{number}.{created_ms}",
             )
             for number, chunk in enumerate(chunks, first_chunk)
         ]
@@ -192,8 +195,10 @@ class BatchItems:
             if (result := self._result(entry)) is not None:
                 yield entry.seq, result
 
-    async def drop(self, instance_id: str) -> None:
-        """Remove everything of an instance. A repeat is harmless."""
+    async def drop(self, instance_id: str, task: str) -> None:
+        """Remove everything of an instance, and the pointers at its work. A repeat is harmless."""
+        work = self._namespace.pattern("work", "batch", task, "*", instance_id, "*")
+        await purge_subject(self._connection, self._namespace.stream("WORK"), work)
         for first in ("items", "results", "begun"):
             try:
                 await purge_subject(self._connection, self._stream, self._namespace.pattern(first, instance_id, ">"))

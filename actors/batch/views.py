@@ -1,7 +1,7 @@
 """An instance, its items and its files as every door shows them to people and programs."""
 
 import secrets
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import Any, Literal, TypeVar
 
 import msgspec
@@ -14,6 +14,8 @@ from streams.files import FileInfo, Files
 
 _T = TypeVar("_T")
 UPLOAD_BYTES = 200 * 1024 * 1024
+SheetKind = Literal["xlsx", "csv", "jsonl"]
+"""The kinds of sheets that are written."""
 Wanted = Literal["all", "ok", "failed", "unknown", "skipped", "cancelled"]
 
 
@@ -100,13 +102,15 @@ def read_place(place: str) -> tuple[int, str]:
     return int(created or 0), instance_id
 
 
-class ItemShown(Struct, frozen=True):
-    """An item. `status` null: it has not ended. `info`: what its code returned, or why it failed."""
+class ItemShown(Struct, frozen=True, omit_defaults=True):
+    """An item. `status` null: it has not ended. `info`: what its code returned, or why it failed. `row`: its number in
+    the sheet that was handed in."""
 
     index: int
     item: Any
     status: Status | None
     info: Any
+    row: int | None = None
 
 
 class ItemPage(Struct, frozen=True):
@@ -114,6 +118,18 @@ class ItemPage(Struct, frozen=True):
 
     items: list[ItemShown]
     cursor: str = ""
+
+
+async def pages_of(page: Callable[[str], Awaitable[ItemPage]]) -> AsyncIterator[list[ItemShown]]:
+    """Yield the items of all pages. `page` returns the one at a cursor."""
+    cursor = ""
+    while True:
+        found = await page(cursor)
+        if found.items:
+            yield found.items
+        cursor = found.cursor
+        if not cursor:
+            return
 
 
 def upload_name(instance_id: str) -> str:

@@ -220,6 +220,11 @@ OPERATIONS: tuple[Operation, ...] = (
         endpoint=DeskEndpoint("batch", "show", batch.InstanceAsk, nats_batch.of_instance(BatchDesk.show)),
     ),
     Operation(
+        "DELETE", ONE, "deleteBatch", "Delete a batch that is over", "delete",
+        {200: batch.BatchShown}, http_batches.delete, problems=(400, 404, 409, 422),
+        endpoint=DeskEndpoint("batch", "delete", batch.InstanceAsk, nats_batch.of_instance(BatchDesk.delete)),
+    ),
+    Operation(
         "GET", ONE + "/why", "whyBatch", "Say why a batch, or an item of it, is not running", "read",
         {200: BatchWhy}, http_batches.why, query=batch.WhyQuery, problems=(400, 404, 422),
         endpoint=DeskEndpoint("batch", "why", batch.BatchWhyAsk, nats_batch.why),
@@ -228,6 +233,11 @@ OPERATIONS: tuple[Operation, ...] = (
         "GET", ONE + "/items", "listItems", "List a batch's items, and how each ended", "read",
         {200: batch.ItemsShown}, http_batches.list_items, query=batch.ItemsQuery, problems=(400, 404, 422),
         endpoint=DeskEndpoint("batch", "items", batch.ItemsAsk, nats_batch.items),
+    ),
+    Operation(
+        "GET", ONE + "/sheet", "downloadSheet", "Download a sheet of the items of a batch that is over", "read",
+        {200: "application/octet-stream"}, http_batches.sheet, query=batch.SheetQuery, problems=(400, 404, 409, 422),
+        endpoint=DeskEndpoint("batch", "sheet", batch.SheetAsk, nats_batch.sheet),
     ),
     Operation(
         "GET", ONE + "/result", "downloadResult", "Download a file of the result", "read",

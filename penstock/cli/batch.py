@@ -30,6 +30,11 @@ Items = Annotated[
     list[int] | None,
     typer.Option("--item", metavar="N", help="Only this item, by its index; may be repeated.", show_default=False),
 ]
+Rows = Annotated[
+    list[int] | None,
+    typer.Option("--row", metavar="N", help="Only this row of the sheet; may be repeated.", show_default=False),
+]
+Status = Annotated[Wanted, typer.Option(help="Only those that ended so.")]
 
 TEXTS = ("slot_key", "when_full", "zone", "region_key")
 """Limits that are no numbers."""
@@ -49,7 +54,9 @@ def add_to(app: typer.Typer) -> None:
     command(group, "resume")(_resume)
     command(group, "cancel")(_cancel)
     command(group, "retry")(_retry)
+    command(group, "delete")(_delete)
     command(group, "result")(_result)
+    command(group, "sheet")(_sheet)
     command(group, "tasks")(_tasks)
     command(group, "task")(_task)
 
@@ -156,14 +163,14 @@ async def _items(
     call: CommandCall,
     id_: Id,
     failed: Annotated[bool, typer.Option("--failed", help="Only those that failed.")] = False,
-    status: Annotated[Wanted, typer.Option(help="Only those that ended so.")] = "all",
+    status: Status = "all",
     most: Annotated[int, typer.Option(min=1, max=1000, help="At most so many.")] = 100,
     cursor: Annotated[
         str, typer.Option(metavar="CURSOR", help="Where the page before ended.", show_default=False)
     ] = "",
 ) -> None:
     """List an instance's items: what was to be done, how it ended, and why."""
-    wanted: Wanted = "failed" if failed else status
+    wanted = _wanted(status, is_failed=failed)
     found: list[ItemShown] = []
     async with open_batches(call) as batches:
         while True:
@@ -172,8 +179,11 @@ async def _items(
             cursor = page.cursor
             if not cursor or len(found) >= most:
                 break
-    rows = [[item.index, item.status or "-", _short(item.item), _short(item.info)] for item in found]
-    call.out.table(["item", "ended", "what", "told"], rows, empty="no such items")
+    rows = [[item.index if item.row is None else item.row, item.status or "-", *_what(item)] for item in found]
+    columns = ["item", "ended", "what", "told"]
+    if any(item.row is not None for item in found):
+        columns = ["row", "ended", "what", "told"]
+    call.out.table(columns, rows, empty="no such items")
     if cursor:
         call.out.say(f"more: --cursor {cursor}")
     call.out.result({"items": found, "cursor": cursor})
@@ -198,15 +208,24 @@ async def _retry(
     call: CommandCall,
     id_: Id,
     item: Items = None,
+    row: Rows = None,
     waits: Annotated[bool, typer.Option("--wait", help="Follow it to its end.")] = False,
 ) -> None:
     """Run what failed or was cancelled again, or only some items, and make the result anew."""
     async with open_batches(call) as batches:
-        view = await batches.retry(id_, item or [])
+        view = await batches.retry(id_, item or [], rows=row or [])
         if waits:
             await _follow(call, batches, id_)
             return
     call.out.say(f"{view.instance_id}: {view.state}, pass {view.passes}")
+    call.out.result(view)
+
+
+async def _delete(call: CommandCall, id_: Id) -> None:
+    """Delete an instance that is over, with its items, its upload and its result."""
+    async with open_batches(call) as batches:
+        view = await batches.delete(id_)
+    call.out.say(f"{view.instance_id}: deleted, it was {view.state}")
     call.out.result(view)
 
 
@@ -228,6 +247,27 @@ async def _result(
     size = path.stat().st_size  # the command's last line
     call.out.say(f"{path}: {size} bytes")
     call.out.result({"path": str(path), "name": told, "bytes": size})
+
+
+async def _sheet(
+    call: CommandCall,
+    id_: Id,
+    failed: Annotated[bool, typer.Option("--failed", help="Only the rows that failed, to hand in again.")] = False,
+    status: Status = "all",
+    out: Annotated[
+        str,
+        typer.Option("--out", "-o", metavar="FILE", help="xlsx, csv or jsonl; else ID.xlsx.", show_default=False),
+    ] = "",
+) -> None:
+    """Write a sheet of what became of each row of a batch that is over, cancelled and failed ones too. With --failed it
+    has those rows alone, ready to be put right and handed in again."""
+    wanted = _wanted(status, is_failed=failed)
+    part = "" if wanted == "all" else f"-{wanted}"
+    async with open_batches(call) as batches:
+        path = await batches.sheet(id_, out or f"{id_}{part}.xlsx", status=wanted)
+    size = path.stat().st_size  # the command's last line
+    call.out.say(f"{path}: {size} bytes")
+    call.out.result({"path": str(path), "bytes": size})
 
 
 async def _tasks(call: CommandCall) -> None:
@@ -306,6 +346,10 @@ def _say(call: CommandCall, view: "View") -> None:
         call.out.say(f"  result: {name}; penstock batch result {view.instance_id}")
     if isinstance(view.result, dict) and "note" in view.result:
         call.out.say(f"  {view.result['note']}")
+    if (returned := _returned(view)) is not None:
+        call.out.say(f"  returned: {_short(returned)}")
+    if view.is_over and view.counts.failed and view.items:
+        call.out.say(f"  failed rows, to hand in again: penstock batch sheet {view.instance_id} --failed")
     for told in view.calls:
         call.out.say(f"  callback {view.callback}: {_call(told)}")
 
@@ -315,6 +359,32 @@ def _call(told: "Moment") -> str:
     name = told.name.replace("_", " ") + (f", pass {told.pass_no}" if told.pass_no > 1 else "")
     after = f" after {told.tries} tries" if told.tries > 1 or told.info else ""
     return f"{name}: {told.state.replace('_', ' ')}{after}" + (f": {told.info}" if told.info else "")
+
+
+def _returned(view: "View") -> object:
+    """Return what the task's own reduce returned, without what is shown anyway. `None`: nothing."""
+    if not isinstance(view.result, dict):
+        return view.result
+    import msgspec
+
+    shown = {
+        "files": view.result.get("files"),
+        "note": view.result.get("note"),
+        "counts": msgspec.to_builtins(view.counts),
+    }
+    return {name: value for name, value in view.result.items() if shown.get(name, _returned) != value} or None
+
+
+def _wanted(status: Wanted, *, is_failed: bool) -> Wanted:
+    if is_failed and status != "all":
+        raise UsageError(f"--failed and --status {status}: give one of them")
+    return "failed" if is_failed else status
+
+
+def _what(item: "ItemShown") -> list[str]:
+    """Return what an item was, of a row its cells alone, and how it ended."""
+    is_row = item.row is not None and isinstance(item.item, list)
+    return [_short(item.item[1] if is_row else item.item), _short(item.info)]
 
 
 def _files(view: "View") -> list[Any]:

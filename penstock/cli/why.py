@@ -47,14 +47,17 @@ async def _why(
     item: Annotated[
         int | None, typer.Option(metavar="N", min=0, help="This item of the batch, from 0.", show_default=False)
     ] = None,
+    row: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="This row of the batch's sheet.", show_default=False)
+    ] = None,
 ) -> None:
     """Tell what is in the way of a job, a batch or its item, a row of a flow, a source or its slice, and until when."""
-    is_any = not topic and item is None
+    is_any = not topic and item is None and row is None
     found: list[Why] = [*await _slice(call, id_)] if is_any else []  # it needs no node
-    if not found and item is None:
+    if not found and item is None and row is None:
         found += await _job(call, id_, topic)
     if not topic and not any(_kind(each) == "slice" for each in found):
-        found += await _batch(call, id_, item)
+        found += await _batch(call, id_, item, row)
         if is_any:
             found += [*await _source(call, id_), *await _row(call, id_)]
     if not found:
@@ -69,12 +72,14 @@ async def _job(call: CommandCall, id_: str, topic: str) -> "list[JobWhy]":
         return await jobs.why(id_, topic or None)
 
 
-async def _batch(call: CommandCall, id_: str, item: int | None) -> "list[BatchWhy]":
+async def _batch(call: CommandCall, id_: str, item: int | None, row: int | None) -> "list[BatchWhy]":
     async with open_batches(call) as batches:
         try:
-            return [await batches.why(id_, item)]
+            return [await batches.why(id_, item, row=row)]
         except NotAccepted as refused:
-            if refused.code == "not_found" or (refused.code == "bad" and item is None):  # an id that no batch can have
+            if refused.code == "not_found" or (
+                refused.code == "bad" and item is None and row is None
+            ):  # an id that no batch can have
                 return []
             raise
 
@@ -145,7 +150,8 @@ def _name(why: "Why") -> str:
         case "job":
             return f"job {why.topic}/{why.id}"  # type: ignore[union-attr] # of a job
         case "item":
-            return f"item {why.item} of batch {why.id}"  # type: ignore[union-attr] # of an item
+            place = f"item {why.item}" if why.row is None else f"row {why.row}"  # type: ignore[union-attr] # of an item
+            return f"{place} of batch {why.id}"  # type: ignore[union-attr] # of an item
         case "row":
             return f"row {why.flow}/{why.shard}/{why.key}"  # type: ignore[union-attr] # of a row
         case kind:

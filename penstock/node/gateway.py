@@ -35,6 +35,7 @@ from penstock.api.http.calls import GatewayState
 from penstock.api.http.live_tokens import LiveTokens
 from penstock.node.config import Config, is_loopback
 from penstock.node.node import Node
+from penstock.rows.sheet_stream import sheet_parts
 from streams.clock import now_ms
 
 log = logging.getLogger(__name__)
@@ -65,6 +66,7 @@ def gateway_spec(
         rates=rates,
         zones=zones,
         sources=sources,
+        sheet_parts=sheet_parts,
         is_connected=lambda: node.connection.is_connected,
         trouble=lambda: node.connection.store.trouble,
         answered=node.measures.request_answered,

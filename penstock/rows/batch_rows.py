@@ -1,32 +1,55 @@
 """How the cells of a sheet's row become an item of the type that a task's code declares. Pure.
 
-A sheet knows text, numbers and empty cells, and no other types. So each field at the top of a struct, dataclass or
-TypedDict is read by two rules. A number is text if the field takes text only. An empty cell is None if the field may be
-None, else the field's default, else an empty text. The rest is msgspec's, with its errors.
+A sheet knows text, numbers and empty cells, and no other types. A jsonl knows lists and objects, too. So each field at
+the top of a struct, dataclass or TypedDict is read by three rules. A number, a list or an object is text if the field
+takes text only. The JSON text of a list or an object is one if the field takes no text. An empty cell is None if the
+field may be None, else the field's default, else an empty text. The rest is msgspec's, with its errors.
 """
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import msgspec
 from msgspec import inspect
 
-from penstock.rows.sheets.rows import Cell, plain_number
+from penstock.rows.sheets.rows import plain_number
 
 __all__ = ["row_reader"]
 
 _NUMBERS = frozenset({int, float})  # not the booleans, which are of int
+_NESTED: frozenset[type[inspect.Type]] = frozenset(
+    {
+        inspect.ListType,
+        inspect.SetType,
+        inspect.FrozenSetType,
+        inspect.VarTupleType,
+        inspect.TupleType,
+        inspect.DictType,
+        inspect.StructType,
+        inspect.DataclassType,
+        inspect.TypedDictType,
+        inspect.NamedTupleType,
+    }
+)
 _FIELDS = (inspect.StructType, inspect.DataclassType, inspect.TypedDictType)
 
 
-def row_reader(item_type: Any) -> Callable[[dict[str, Cell]], Any]:
+def row_reader(item_type: Any) -> Callable[[dict[str, Any]], Any]:
     """Return a function that makes an item of a row's cells, and changes them. It raises msgspec.ValidationError."""
-    texts, nones, defaults = _wanted(item_type)
+    texts, nests, nones, defaults = _wanted(item_type)
 
     def read(cells: dict[str, Any]) -> Any:
         for name in texts:
-            if type(cells.get(name)) in _NUMBERS:
+            kind = type(cells.get(name))
+            if kind in _NUMBERS:
                 cells[name] = str(plain_number(cells[name]))
+            elif kind is list or kind is dict:
+                cells[name] = msgspec.json.encode(cells[name]).decode()
+        for name in nests:
+            if type(cell := cells.get(name)) is str and cell[:1] in ("[", "{"):
+                with suppress(msgspec.DecodeError, RecursionError):
+                    cells[name] = msgspec.json.decode(cell)
         if "" in cells.values():
             cells |= {name: None for name in nones if cells.get(name) == ""}
             for name in defaults:
@@ -37,9 +60,10 @@ def row_reader(item_type: Any) -> Callable[[dict[str, Cell]], Any]:
     return read
 
 
-def _wanted(item_type: Any) -> tuple[list[str], list[str], list[str]]:
-    """Return the fields that take text only, and those where an empty cell is None, or the default."""
-    texts, nones, defaults = list[str](), list[str](), list[str]()
+def _wanted(item_type: Any) -> tuple[list[str], list[str], list[str], list[str]]:
+    """Return the fields that take text only, those that take lists or objects and no text, and those where an empty
+    cell is None, or the default."""
+    texts, nests, nones, defaults = list[str](), list[str](), list[str](), list[str]()
     told = _bare(inspect.type_info(item_type))
     for field in told.fields if isinstance(told, _FIELDS) else ():
         kinds = set(_kinds(field.type))
@@ -47,11 +71,13 @@ def _wanted(item_type: Any) -> tuple[list[str], list[str], list[str]]:
             continue
         if kinds - {inspect.NoneType} == {inspect.StrType}:
             texts.append(field.encode_name)
+        elif kinds & _NESTED and inspect.StrType not in kinds:
+            nests.append(field.encode_name)
         if inspect.NoneType in kinds:
             nones.append(field.encode_name)
         elif not field.required:
             defaults.append(field.encode_name)
-    return texts, nones, defaults
+    return texts, nests, nones, defaults
 
 
 def _kinds(told: inspect.Type) -> Iterator[type[inspect.Type]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import codecs
 import tempfile
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,7 +14,8 @@ import anyio.to_thread
 import msgspec
 from anyio import open_file
 
-from actors.batch.executor.contexts import ItemResult, ReduceContext, SplitContext
+from actors.batch.executor.contexts import ReduceContext, SplitContext
+from actors.batch.rules.sheet_lines import MOST_COLUMNS, cells_of, head_of, names_columns
 from actors.batch.views import sheet_of
 from penstock.rows.sheets.kinds import SheetKind
 from penstock.rows.sheets.limits import BadSheet
@@ -26,21 +27,17 @@ from streams.files import DamagedFile, FileInfo, Files
 __all__ = ["Sheet", "SheetRow", "read_sheet", "reduce_to_sheet", "split_sheet", "write_sheet"]
 
 PAGE = 1_000
-STATUS, REASON, ROW = "status", "reason", "row"
 RESULT = "result.xlsx"
-MOST_COLUMNS = 16_384 - 3
-"""Columns. The limit of Excel, less our own columns."""
 GUESSED = "its text was read as GB 18030; if letters are wrong, hand it in again and name its encoding"
 MARKED = (b"PK", b"PAR1", codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 """The first bytes of files that name their own format."""
-_WORDS = {"ok": "succeeded", "again": "failed"}
 
 
 class SheetRow(msgspec.Struct, frozen=True, array_like=True):
     """A row as an item: its number in the sheet, and its cells by column."""
 
     row: int
-    cells: dict[str, str | int | float | bool]
+    cells: dict[str, Any]
 
 
 async def split_sheet(context: SplitContext) -> None:
@@ -58,8 +55,10 @@ async def split_sheet(context: SplitContext) -> None:
 async def read_sheet(
     files: Files, file: str, *, name: str = "", sheet: str = "", encoding: str = ""
 ) -> AsyncIterator[list[Row]]:
-    """Yield the rows of a file in the object store, some hundred at a time. `sheet`: the sheet of a workbook, by
-    default the first. `encoding`: of a csv, by default UTF-8 or GB 18030. Raises BadSheet."""
+    """Yield the rows of a file in the object store, some hundred at a time, each with its number and its cells:
+    `async for rows in penstock.read_sheet(ctx.files, ctx.input["file"])`. `sheet`: the sheet of a workbook, by default
+    the first. `encoding`: of a csv, by default UTF-8 or GB 18030. A row that cannot be read as it should has a cell
+    `penstock_fault`, which says why. Raises BadSheet, a ValueError."""
     info = await files.info(file)
     if info is None:
         raise BadSheet(f"the file {file[:80]!a} is not there; upload it again")
@@ -75,18 +74,11 @@ async def read_sheet(
 async def reduce_to_sheet(context: ReduceContext, *, is_rows: bool) -> Mapping[str, Any]:
     """Write each item, its end and the reason into `result.xlsx`, and return the file's name and the counts."""
     upload = await _upload_of(context) if is_rows else None
-    columns = await _columns(context, upload)
-    number, status, reason = _own_names(columns)
+    head = head_of(await _columns(context, upload), is_rows=is_rows, is_whole=True)
     async with Sheet.collecting(context) as sheets:
-        sheets.open(RESULT, [number, *columns, status, reason])
+        sheets.open(RESULT, head.columns)
         async for page in context.read(PAGE):
-            ends = [(*_cells(result, is_rows=is_rows), result) for result in page]
-            await sheets.write(
-                [
-                    {number: at, **cells, status: _WORDS.get(end.status, end.status), reason: end.info}
-                    for at, cells, end in ends
-                ]
-            )
+            await sheets.write([head.line(each.index, each.item, each.status, each.info) for each in page])
     told = {"files": sheets.names, "counts": msgspec.to_builtins(context.counts)}
     return told | ({"note": GUESSED} if upload is not None and upload.is_guessed else {})
 
@@ -97,25 +89,10 @@ async def _columns(context: ReduceContext, upload: _Upload | None) -> list[str]:
     columns = dict[str, None]()
     async for page in context.read(PAGE):
         for result in page:
-            columns |= dict.fromkeys(_cells(result, is_rows=upload is not None)[1])
+            columns |= dict.fromkeys(cells_of(result.index, result.item, is_rows=upload is not None)[1])
         if (columns and upload is not None and upload.has_header) or len(columns) >= MOST_COLUMNS:
             break
-    return list(columns)[:MOST_COLUMNS]
-
-
-def _own_names(columns: Sequence[str]) -> Iterator[str]:
-    """Yield the names of our own columns beside these. The given columns keep their names."""
-    for name in (ROW, STATUS, REASON):
-        while name in columns:
-            name = f"penstock_{name}"
-        yield name
-
-
-def _cells(result: ItemResult, *, is_rows: bool) -> tuple[int | None, Mapping[str, object]]:
-    """Return an item's number in the sheet, and its cells. A lost item has neither."""
-    if is_rows:
-        return result.item if result.item is not None else (None, {})
-    return result.index + 1, result.item if isinstance(result.item, dict) else {"item": result.item}
+    return list(columns)
 
 
 class _Upload(NamedTuple):
@@ -143,7 +120,7 @@ async def _upload_of(context: ReduceContext) -> _Upload:
         return _Upload(has_header=True, is_guessed=True)
     except DamagedFile:  # since the split, and its rows are known
         return _Upload(has_header=False, is_guessed=False)
-    return _Upload(has_header=not start.removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"{"), is_guessed=False)
+    return _Upload(has_header=names_columns(start), is_guessed=False)
 
 
 class Sheet:

@@ -33,6 +33,7 @@ import msgspec
 
 from actors.batch.executor.contexts import ItemContext, ItemResult, ReduceContext, SplitContext
 from actors.batch.executor.handler import Reject, Skip, TaskHandler
+from actors.batch.rules.sheet_lines import FAULT
 from actors.batch.tasks import TaskLimits, TaskRecord
 from actors.runtime.rules.bounds import read_bound
 from actors.runtime.rules.setting_values import BadSetting
@@ -262,6 +263,8 @@ def _decoder(item_type: Any, *, is_row: bool) -> Callable[[Any], Any]:
 
     def decode(raw: Any) -> Any:
         cells = rows.decode(raw).cells
+        if FAULT in cells:
+            raise Reject(str(cells[FAULT]))
         return cells if item_type is Any else reader()(cells)
 
     return decode

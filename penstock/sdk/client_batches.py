@@ -16,20 +16,34 @@ import secrets
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Unpack
+from typing import Unpack, get_args
 
 import anyio
 import anyio.to_thread
+import msgspec
 from anyio import open_file
 
 from actors.batch.rules.obstacles import BatchWhy
 from actors.batch.rules.refusals import BatchRefused
+from actors.batch.rules.sheet_lines import SheetHead
 from actors.batch.tasks import TaskRecord, UnknownTask
-from actors.batch.views import UPLOAD_BYTES, ItemPage, ItemShown, View, Wanted, find_file, result_file, upload_name
+from actors.batch.views import (
+    UPLOAD_BYTES,
+    ItemPage,
+    ItemShown,
+    SheetKind,
+    View,
+    Wanted,
+    find_file,
+    pages_of,
+    result_file,
+    upload_name,
+)
 from actors.runtime.rules.spellings import unknown_option
 from actors.runtime.tracing import traces
 from penstock.api.forms.batch import SubmitOptions, TaskList, ViewList
 from penstock.errors import NotAccepted, Timeout, UsageError
+from penstock.rows.sheet_stream import sheet_parts
 from penstock.sdk.calls import ServiceClient, client_error
 from penstock.sdk.client_forms import decode, encode
 from streams.connection import Connection
@@ -106,9 +120,10 @@ class Batches:
         """Return an instance as it is now."""
         return await self._view("show", {"id": id})
 
-    async def why(self, id: str, item: int | None = None) -> BatchWhy:
-        """Return why an instance is not running, or one of its items, by index from 0."""
-        return decode(await self._ask("why", {"id": id} if item is None else {"id": id, "item": item}), BatchWhy)
+    async def why(self, id: str, item: int | None = None, *, row: int | None = None) -> BatchWhy:
+        """Return why an instance is not running, or one of its items, by index from 0, or by its row in the sheet."""
+        named = {name: value for name, value in (("item", item), ("row", row)) if value is not None}
+        return decode(await self._ask("why", {"id": id, **named}), BatchWhy)
 
     async def wait(
         self, id: str, *, timeout_s: float | None = None, on_look: Callable[[View], None] | None = None
@@ -169,15 +184,26 @@ class Batches:
         """Cancel the instance. Chunks that run end, and the rest is cancelled."""
         return await self._view("cancel", {"id": id})
 
-    async def retry(self, id: str, items: Sequence[int] = ()) -> View:
-        """Run the failed and cancelled items again, or only those of these indexes, and make the result again."""
+    async def retry(self, id: str, items: Sequence[int] = (), *, rows: Sequence[int] = ()) -> View:
+        """Run the failed and cancelled items again, or only those of these indexes, or of these rows of the sheet, and
+        make the result again."""
         before = await self.show(id)
         try:
-            return await self._view("retry", {"id": id, "items": items})
+            return await self._view("retry", {"id": id, "items": items, **({"rows": rows} if rows else {})})
         except NotAccepted as refused:
             now = await self.show(id)
             if refused.code == "state" and now.passes > before.passes:
                 return now  # an earlier try of this call did it, and its answer was lost
+            raise
+
+    async def delete(self, id: str) -> View:
+        """Delete an instance that is over, with its items and files. Return how it stood before."""
+        before = await self.show(id)
+        try:
+            return await self._view("delete", {"id": id})
+        except NotAccepted as refused:
+            if refused.code == "not_found" and refused.is_repeated:
+                return before  # an earlier try of this call did it, and its answer was lost
             raise
 
     async def result(self, id: str, path: str | os.PathLike[str], *, name: str = "") -> Path:
@@ -191,6 +217,19 @@ class Batches:
             if info is None:
                 raise NotAccepted(f"{id}: the file {chosen[:80]!a} is not there any more", code="not_found")
             await _write(target, files.read(info))
+        return target
+
+    async def sheet(self, id: str, path: str | os.PathLike[str], *, status: Wanted = "all") -> Path:
+        """Write a sheet of the items of an instance that is over, and return its path. The ending of the path is the
+        format: xlsx, csv or jsonl. With a `status` it has these items alone, as they were handed in, and the reason in
+        a column that is ignored when the sheet is handed in again."""
+        target = Path(path)
+        ending = target.suffix.removeprefix(".").lower()
+        if ending not in get_args(SheetKind):
+            raise UsageError(f"{target}: the ending is the format; use .xlsx, .csv or .jsonl")
+        head = decode(await self._ask("sheet", {"id": id, "status": status}), SheetHead)
+        pages = pages_of(lambda cursor: self.page(id, status=status, cursor=cursor, most=1_000))
+        await _write(target, sheet_parts(head, pages, msgspec.convert(ending, SheetKind)))
         return target
 
     async def tasks(self) -> builtins.list[TaskRecord]:

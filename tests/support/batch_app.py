@@ -40,3 +40,26 @@ class Odd(Count):
         async with penstock.write_sheet(ctx, ODD_NAME, ["n"]) as sheet:
             await sheet.write([{"n": 1}])
         return {"files": [ODD_NAME]}
+
+
+class Nested(msgspec.Struct):
+    sku: str
+    tags: list[str]
+    sizes: dict[str, int] = {}
+    note: str = ""
+
+
+@penstock.batch("nested")
+class FailsNested:
+    async def map(self, item: Nested) -> None:
+        raise penstock.Reject(str([item.sku, item.tags, item.sizes, item.note]))
+
+
+@penstock.batch("skus")
+class Skus:
+    async def split(self, ctx: penstock.SplitContext) -> None:
+        async for rows in penstock.read_sheet(ctx.files, ctx.input["file"], name=ctx.input["name"]):
+            await ctx.commit(*(cells["sku"] for _, cells in rows))
+
+    async def map(self, sku: str) -> None:
+        return None

@@ -93,7 +93,7 @@ def batch_node(server: Reachable) -> Iterator[BatchNode]:
         assert process.stderr is not None
         process.stderr.close()
     told = "".join(line for line in lines if '"level": "error"' in line or '"level":"error"' in line)
-    assert (code, told) == (0, "")
+    assert (code, told) == (0, ""), told
 
 
 async def _prepared(server: Reachable, namespace: Namespace) -> dict[str, str]:

@@ -158,7 +158,8 @@ class Chunks:
             outcomes, left = sorted(outcomes + cancelled(left), key=lambda outcome: outcome.index), []
         elif left and ((not outcomes and left_ms is None) or not may_leave(pointer.round)):
             raise NothingBegan
-        made = result_of(chunk, pointer.chunk, pointer.round, outcomes, earlier, self._node, left=len(left))
+        place, is_rows = (pointer.chunk, pointer.round), handler.record.is_sheet
+        made = result_of(chunk, *place, outcomes, earlier, self._node, left=len(left), is_rows=is_rows)
         return replace(made, left_ms=left_ms or 0) if left else made
 
     def _gate(self, handler: TaskHandler, record: Instance, pointer: Pointer) -> TaskGate:

@@ -179,7 +179,8 @@ class SplitContext(_Step):
                 digest=self._digest.hexdigest(),
                 version=self._version,
             )
-            await self._items.stage(self.instance_id, made.fence, self._chunks, full)
+            created_ms = self._record.created_ms
+            await self._items.stage(self.instance_id, made.fence, self._chunks, full, created_ms=created_ms)
             del self._full[: len(full)]
             self._chunks = made.chunks
         self.done = self._count

@@ -5,7 +5,7 @@ another state) returns the record unchanged. Nothing here depends on the caller:
 store decides.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -224,13 +224,15 @@ def cancel(record: Instance, now_ms: int) -> Instance:
     return _stop(record, "", now_ms)
 
 
-def retry(record: Instance, items: Sequence[int] = ()) -> Instance:
+def retry(record: Instance, items: Sequence[int] = (), told: Collection[str] = ()) -> Instance:
     """Run failed or cancelled items again (only `items`, if given), and reduce again: a new pass over all chunks. The
-    published result stays until there is a new one. A split that did not end is begun again."""
+    published result stays until there is a new one. A split that did not end is begun again. `told`: the reasons of
+    `items`."""
     counts, made = record.counts, made_so_far(record)
-    if record.state not in FINAL or (record.state == "done" and not (items or counts.failed or counts.cancelled)):
+    if record.deleted_ms or record.state not in FINAL:
         return record
-    redone = tuple(f"item {index}:" for index in items)
+    if record.state == "done" and not (items or counts.failed or counts.cancelled):
+        return record
     return replace(
         record,
         state="running" if record.seal is not None else "pending",
@@ -246,8 +248,13 @@ def retry(record: Instance, items: Sequence[int] = ()) -> Instance:
         is_paused=False,
         ended_ms=0,
         reason="",
-        reasons=tuple(each for each in record.reasons if redone and not each.startswith(redone)),
+        reasons=tuple(each for each in record.reasons if items and each not in told),
     )
+
+
+def delete(record: Instance, now_ms: int) -> Instance:
+    """Mark an instance that is over for removal. From then on nobody can retry it."""
+    return record if record.state not in FINAL or record.deleted_ms else replace(record, deleted_ms=now_ms)
 
 
 def _step(record: Instance, now_ms: int) -> Instance:

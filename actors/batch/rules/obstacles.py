@@ -28,6 +28,7 @@ class BatchWhy(Struct, frozen=True, kw_only=True, omit_defaults=True):
     reason: str
     until_ms: int = 0
     item: int | None = None
+    row: int | None = None
 
 
 class ItemPlace(NamedTuple):

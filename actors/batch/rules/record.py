@@ -137,6 +137,8 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     moments: tuple[Moment, ...] = ()
     traceparent: str = ""
     """The span that submitted it. Empty: nobody traced that."""
+    deleted_ms: int = 0
+    """When it was marked for removal. 0: it stays. Nothing changes a marked one."""
 
 
 def shown_state(instance: Instance) -> str:

@@ -8,6 +8,7 @@ from msgspec.json import encode
 from msgspec.structs import replace
 
 from actors.batch.rules.record import ROUNDS, round_of_pass
+from actors.batch.rules.sheet_lines import row_of
 from streams.batch_messages import (
     INFO_BYTES,
     NOTHING,
@@ -98,9 +99,11 @@ def result_of(
     by: str,
     *,
     left: int = 0,
+    is_rows: bool = False,
 ) -> ChunkResult:
     """Return the result of a round: its outcomes, one for each item that it ran, counted. `left`: how many it has not
-    begun. Infos beyond `INFO_BYTES` are left out."""
+    begun. `is_rows`: the items are rows of a sheet, which reasons name by their numbers. Infos beyond
+    `INFO_BYTES` are left out."""
     ends = Counter[str](outcome.status for outcome in outcomes)
     again = ends.pop("again", 0)
     failed = [each.index for each in outcomes if each.status == "again"]
@@ -108,7 +111,8 @@ def result_of(
     if number > 1:
         ended = _ends_before(chunk, earlier, is_first_pass=number <= ROUNDS)
         redone.update(ended[each.index] for each in outcomes if each.status != "again" and each.index in ended)
-    reasons = [_reason(each) for each in outcomes if each.status in ("failed", "unknown")][:MOST_REASONS]
+    failures = [each for each in outcomes if each.status in ("failed", "unknown")][:MOST_REASONS]
+    rows = {each.index: row_of(chunk.items[each.index - chunk.first]) if is_rows else None for each in failures}
     return ChunkResult(
         chunk=number_of_chunk,
         round=number,
@@ -119,7 +123,7 @@ def result_of(
         again=again,
         attempt=max(attempts_of(failed, earlier, number).values(), default=0),
         redone=_counts(redone),
-        reasons=tuple(reasons),
+        reasons=tuple(_reason(each, rows[each.index]) for each in failures),
         left=left,
     )
 
@@ -203,5 +207,6 @@ def _bounded(outcome: Outcome) -> Outcome:
     return Outcome(outcome.index, outcome.status)
 
 
-def _reason(outcome: Outcome) -> str:
-    return f"item {outcome.index}: {bytes(outcome.info).decode(errors='replace')[:MAX_REASON]}"
+def _reason(outcome: Outcome, row: int | None) -> str:
+    place = f"item {outcome.index}" if row is None else f"row {row}"
+    return f"{place}: {bytes(outcome.info).decode(errors='replace')[:MAX_REASON]}"

@@ -9,9 +9,10 @@ import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 from msgspec.structs import asdict
 
+from actors.batch.desk import MOST_ROWS
 from actors.batch.rules.callbacks import LONGEST_URL
 from actors.batch.tasks import TaskRecord
-from actors.batch.views import Beat, ItemShown, View, Wanted
+from actors.batch.views import Beat, ItemShown, SheetKind, View, Wanted
 from penstock.api.forms.jobs import Most
 from penstock.api.forms.reading import RequestForm, picked
 from streams.batch_messages import Counts
@@ -45,17 +46,20 @@ class InstanceAsk(RequestForm, frozen=True, kw_only=True):
 
 
 class BatchWhyAsk(RequestForm, frozen=True, kw_only=True):
-    """Why an instance is not running, or its item of this index, from 0."""
+    """Why an instance is not running, or its item of this index, from 0, or of this row of its sheet."""
 
     id: str
     item: Annotated[int, Meta(ge=0)] | None = None
+    row: Annotated[int, Meta(ge=1)] | None = None
 
 
 class RetryAsk(RequestForm, frozen=True, kw_only=True):
-    """Run these items again, by index from 0. Without any, run all that failed or were cancelled."""
+    """Run these items again, by index from 0, or those of these rows of its sheet. Without any, run all that failed or
+    were cancelled."""
 
     id: str
     items: tuple[int, ...] = ()
+    rows: tuple[int, ...] = ()
 
 
 class InstancesAsk(RequestForm, frozen=True, kw_only=True):
@@ -83,6 +87,14 @@ class ItemsAsk(RequestForm, frozen=True, kw_only=True):
     status: Wanted = "all"
     cursor: str = ""
     most: int = 100
+
+
+class SheetAsk(RequestForm, frozen=True, kw_only=True):
+    """The head of the sheet of an instance that is over. `items` gives its lines. With a status: of these items alone,
+    to be handed in again."""
+
+    id: str
+    status: Wanted = "all"
 
 
 class LimitAsk(RequestForm, frozen=True, kw_only=True):
@@ -144,16 +156,25 @@ class ResultQuery(RequestForm, frozen=True, kw_only=True):
     name: Text = ""
 
 
+class SheetQuery(RequestForm, frozen=True, kw_only=True):
+    """`status`: only items that ended so, in a sheet to be put right and handed in again."""
+
+    status: Wanted = "all"
+    kind: SheetKind = "xlsx"
+
+
 class WhyQuery(RequestForm, frozen=True, kw_only=True):
-    """`item`: only this one, by index from 0."""
+    """`item`: only this one, by index from 0. `row`: only the item of this row of the sheet."""
 
     item: Annotated[int, Meta(ge=0)] | None = None
+    row: Annotated[int, Meta(ge=1)] | None = None
 
 
 class ToRetry(RequestForm, frozen=True, kw_only=True):
-    """Which items, by index from 0. Without any: all that failed or were cancelled."""
+    """Which items, by index from 0, or which rows of the sheet. Without any: all that failed or were cancelled."""
 
     items: Annotated[list[Annotated[int, Meta(ge=0)]], Meta(max_length=MOST_JOBS)] = msgspec.field(default_factory=list)
+    rows: Annotated[list[Annotated[int, Meta(ge=1)]], Meta(max_length=MOST_ROWS)] = msgspec.field(default_factory=list)
 
 
 class TaskChanges(RequestForm, frozen=True, kw_only=True):

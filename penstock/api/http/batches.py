@@ -6,7 +6,7 @@ name, and changes no limit.
 """
 
 import secrets
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,7 +15,7 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from actors.batch.tasks import UnknownTask
-from actors.batch.views import ItemPage, View
+from actors.batch.views import ItemPage, View, pages_of
 from penstock.api.forms.batch import (
     BatchesQuery,
     BatchesShown,
@@ -23,6 +23,7 @@ from penstock.api.forms.batch import (
     ItemsQuery,
     ItemsShown,
     ResultQuery,
+    SheetQuery,
     SubmitQuery,
     TaskChanges,
     TasksQuery,
@@ -40,6 +41,7 @@ from penstock.api.http.uploads import content_disposition
 from penstock.api.replies import NUMBERS, refusal_of
 from streams.batch_messages import NewBatch
 from streams.errors import StreamError
+from streams.job_messages import MOST_JOBS
 
 _any = msgspec.json.Decoder().decode
 _retry = msgspec.json.Decoder(ToRetry).decode
@@ -122,7 +124,7 @@ async def why(shared: GatewayState, call: HttpCall) -> HttpAnswer:
     """Tell why an instance, or one item of it, is not running."""
     asked, view = query_of(WhyQuery, call.query), await _own(shared, call)
     with shared.load.work("other", call.caller.key), _telling(call):
-        found = await shared.batches.why(view.instance_id, asked.item)
+        found = await shared.batches.why(view.instance_id, asked.item, row=asked.row)
     return HttpAnswer(replace(found, id=call.caller.outer(view.instance_id)))
 
 
@@ -153,8 +155,15 @@ async def cancel(shared: GatewayState, call: HttpCall) -> HttpAnswer:
 
 async def retry(shared: GatewayState, call: HttpCall) -> HttpAnswer:
     """Run what failed or was cancelled again, or only some items, and make the result anew."""
-    items = decoded(_retry, call.body).items if call.body else []
-    return await _steered(shared, call, "batch.retried", lambda batch: shared.batches.retry(batch, items))
+    asked = decoded(_retry, call.body) if call.body else ToRetry()
+    return await _steered(
+        shared, call, "batch.retried", lambda batch: shared.batches.retry(batch, asked.items, rows=asked.rows)
+    )
+
+
+async def delete(shared: GatewayState, call: HttpCall) -> HttpAnswer:
+    """Delete an instance that is over, with its items, its upload and its result. The answer says how it stood."""
+    return await _steered(shared, call, "batch.deleted", shared.batches.delete)
 
 
 async def result(shared: GatewayState, call: HttpCall) -> HttpAnswer:
@@ -163,10 +172,31 @@ async def result(shared: GatewayState, call: HttpCall) -> HttpAnswer:
     asked, view = query_of(ResultQuery, call.query), await _own(shared, call)
     with _telling(call):
         info, parts = await shared.batches.result(view.instance_id, asked.name)
+    return _download(shared, call, info.name, parts, (b"content-length", b"%d" % info.size))
+
+
+async def sheet(shared: GatewayState, call: HttpCall) -> HttpAnswer:
+    """Download a sheet of the items of an instance that is over: xlsx, csv or jsonl. The whole sheet has each item, its
+    end and the reason. With `status` it has these items alone, as they were handed in, and the reason in a column
+    that is ignored when the sheet is handed in again. It is made while it is sent, so it has no Content-Length."""
+    asked, view = query_of(SheetQuery, call.query), await _own(shared, call)
+    with shared.load.work("other", call.caller.key), _telling(call):
+        head = await shared.batches.sheet(view.instance_id, status=asked.status)
+    pages = pages_of(
+        lambda cursor: shared.batches.items(view.instance_id, status=asked.status, cursor=cursor, most=MOST_JOBS)
+    )
+    part = "" if asked.status == "all" else f"-{asked.status}"
+    name = f"{call.caller.outer(view.instance_id)}{part}.{asked.kind}"
+    return _download(shared, call, name, shared.sheet_parts(head, pages, asked.kind))
+
+
+def _download(
+    shared: GatewayState, call: HttpCall, name: str, parts: AsyncIterator[bytes], *more: tuple[bytes, bytes]
+) -> HttpAnswer:
     headers = [
         (b"content-type", b"application/octet-stream"),
-        (b"content-length", b"%d" % info.size),
-        (b"content-disposition", content_disposition(info.name)),
+        (b"content-disposition", content_disposition(name)),
+        *more,
     ]
 
     async def stream(send: Callable[[Any], Awaitable[None]]) -> None:
@@ -178,7 +208,7 @@ async def result(shared: GatewayState, call: HttpCall) -> HttpAnswer:
                         return
                     await send({"type": "http.response.body", "body": part, "more_body": True})
             except StreamError:
-                return  # shorter than its length: the client sees that it is not whole
+                return  # without its end: the client sees that it is not whole
             await send({"type": "http.response.body", "body": b""})
 
     return HttpAnswer(None, stream=stream)

@@ -1,6 +1,6 @@
 """One request as the operations see it, and the state that all operations share."""
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, TypeVar
@@ -11,6 +11,8 @@ import msgspec
 from anyio import CancelScope
 
 from actors.batch.desk import BatchDesk
+from actors.batch.rules.sheet_lines import SheetHead
+from actors.batch.views import ItemShown, SheetKind
 from actors.fetch.source_desk import SourceDesk
 from actors.flow.desk import FlowDesk
 from actors.flow.rates_desk import RatesDesk
@@ -33,6 +35,10 @@ T = TypeVar("T")
 Receive = Callable[[], Awaitable[Any]]
 Stream = Callable[[Callable[[Any], Awaitable[None]]], Awaitable[None]]
 """Sends ASGI messages with the function that it gets."""
+
+
+SheetParts = Callable[[SheetHead, AsyncIterator[list[ItemShown]], SheetKind], AsyncIterator[bytes]]
+"""Writes a sheet of pages of items."""
 
 
 class SettleListener(Protocol):
@@ -65,6 +71,7 @@ class GatewayState:
     rates: RatesDesk
     zones: ZoneDesk
     sources: SourceDesk
+    sheet_parts: SheetParts
     is_connected: Callable[[], bool]
     trouble: Callable[[], str] = lambda: ""
     answered: Callable[[str, int], None] = lambda _operation, _status: None

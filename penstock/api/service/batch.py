@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 
 from actors.batch.desk import BatchDesk
 from actors.batch.rules.obstacles import BatchWhy
+from actors.batch.rules.sheet_lines import SheetHead
 from actors.batch.tasks import TaskRecord
 from actors.batch.views import ItemPage, View
 from penstock.api.forms.batch import (
@@ -15,6 +16,7 @@ from penstock.api.forms.batch import (
     ItemsAsk,
     LimitAsk,
     RetryAsk,
+    SheetAsk,
     TaskList,
     TasksAsk,
     ViewList,
@@ -38,7 +40,7 @@ def of_instance(
 
 
 async def why(desk: BatchDesk, ask: BatchWhyAsk, _question: Question) -> BatchWhy:
-    return await desk.why(ask.id, ask.item)
+    return await desk.why(ask.id, ask.item, row=ask.row)
 
 
 async def list_batches(desk: BatchDesk, ask: InstancesAsk, question: Question) -> ViewList:
@@ -57,8 +59,12 @@ async def items(desk: BatchDesk, ask: ItemsAsk, _question: Question) -> ItemPage
     return await desk.items(ask.id, status=ask.status, cursor=ask.cursor, most=ask.most)
 
 
+async def sheet(desk: BatchDesk, ask: SheetAsk, _question: Question) -> SheetHead:
+    return await desk.sheet(ask.id, status=ask.status)
+
+
 async def retry(desk: BatchDesk, ask: RetryAsk, _question: Question) -> View:
-    return await desk.retry(ask.id, ask.items)
+    return await desk.retry(ask.id, ask.items, rows=ask.rows)
 
 
 async def tasks(desk: BatchDesk, ask: TasksAsk, question: Question) -> TaskList:

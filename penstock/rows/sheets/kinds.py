@@ -6,12 +6,11 @@ from pathlib import Path
 from typing import Literal
 
 from actors.batch.rules.encodings import known_encoding, unknown_encoding
+from actors.batch.views import SheetKind
 from penstock.rows.sheets.limits import BadSheet
 
 __all__ = ["InputKind", "SheetKind", "check_encoding", "kind_of"]
 
-SheetKind = Literal["xlsx", "csv", "jsonl"]
-"""What is written."""
 InputKind = SheetKind | Literal["parquet"]
 """What is read."""
 _OLE = b"\xd0\xcf\x11\xe0"

@@ -16,11 +16,11 @@ import msgspec
 import python_calamine
 
 from actors.batch.rules.encodings import ENCODINGS
-from penstock.rows.sheets.error_cells import errors_as_text
 from penstock.rows.sheets.kinds import InputKind
 from penstock.rows.sheets.limits import BadSheet, SheetLimits
+from penstock.rows.sheets.odd_cells import odd_cells_as_text
 from penstock.rows.sheets.parquet import read_parquet
-from penstock.rows.sheets.rows import Cell, Row, named_rows
+from penstock.rows.sheets.rows import Row, handed_back, named_rows
 from penstock.rows.sheets.zip_guard import check_xlsx
 
 __all__ = ["read_rows"]
@@ -37,6 +37,10 @@ def read_rows(
 ) -> Iterator[Row]:
     """Yield the rows of a file, of a workbook those of the first or the named sheet. `encoding`: of a csv, one
     of ENCODINGS. Raises BadSheet."""
+    return handed_back(_read(path, kind, limits, sheet, encoding), is_csv=kind == "csv")
+
+
+def _read(path: Path, kind: InputKind, limits: SheetLimits, sheet: str, encoding: str) -> Iterator[Row]:
     match kind:
         case "xlsx":
             return named_rows(_xlsx(path, limits, sheet), limits)
@@ -51,7 +55,7 @@ def read_rows(
 def _xlsx(path: Path, limits: SheetLimits, sheet: str) -> Iterable[Sequence[object]]:
     check_xlsx(path, limits)
     try:
-        book = python_calamine.CalamineWorkbook.from_object(errors_as_text(path) or path)
+        book = python_calamine.CalamineWorkbook.from_object(odd_cells_as_text(path) or path)
         if not book.sheet_names:
             raise BadSheet("the workbook has no sheet")
         if sheet and sheet not in book.sheet_names:
@@ -158,7 +162,7 @@ def _jsonl(path: Path, limits: SheetLimits) -> Iterator[Row]:
                 row = decode(line)
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
                 raise BadSheet(f"line {number}: no JSON object ({error})") from error
-            yield number, {name: _plain(value) for name, value in row.items()}
+            yield number, {name: "" if value is None else value for name, value in row.items()}
 
 
 def _lines(file: io.BufferedReader, limits: SheetLimits) -> Iterator[bytes]:
@@ -169,10 +173,3 @@ def _lines(file: io.BufferedReader, limits: SheetLimits) -> Iterator[bytes]:
         if len(line) > most:
             raise BadSheet(f"line {number}: longer than {most} bytes")
         yield line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
-
-
-def _plain(value: object) -> Cell:
-    """Return a cell's value. A nested value stays as its JSON text."""
-    if isinstance(value, str | int | float | bool):
-        return value
-    return "" if value is None else msgspec.json.encode(value).decode()

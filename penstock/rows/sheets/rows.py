@@ -2,19 +2,26 @@
 
 The first row names the columns. A row becomes a dict of text, numbers and booleans. Moments become text as ISO 8601.
 Every column is in the dict: an empty cell is "", also at the end of a row. Rows without any value are left out. They
-count all the same, so that row numbers are those that people see.
+count all the same, so that row numbers are those that people see. A row with a value beyond the named columns, or with
+a formula that nobody has worked out, has `FAULT` among its cells, which says so. Such a row fails alone.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import date, datetime, time, timedelta
+from typing import Any
 
+from actors.batch.rules.sheet_lines import FAILED, FAULT
+from penstock.rows.sheets.disarm import rearmed
 from penstock.rows.sheets.limits import BadSheet, SheetLimits
 
-__all__ = ["Cell", "Row", "letters_of", "named_rows", "plain_number"]
+__all__ = ["NO_VALUE", "Cell", "Row", "handed_back", "letters_of", "named_rows", "plain_number"]
 
 Cell = str | int | float | bool
-Row = tuple[int, dict[str, Cell]]
-"""The row's number as people see it (the header is 1, or the first row if there is none), and its cells by column."""
+Row = tuple[int, dict[str, Any]]
+"""The row's number as people see it (the header is 1, or the first row if there is none), and its cells by column.
+Those of a jsonl may be lists and objects, too."""
+NO_VALUE = "\ue000no value\ue000"
+"""In place of the value of a formula that has none."""
 
 
 def named_rows(lines: Iterable[Sequence[object]], limits: SheetLimits, *, first: int = 1) -> Iterator[Row]:
@@ -66,16 +73,35 @@ def _names(line: Sequence[object], limits: SheetLimits) -> list[str]:
     return names
 
 
-def _row(at: int, line: Sequence[object], names: list[str], limits: SheetLimits) -> dict[str, Cell]:
+def handed_back(rows: Iterable[Row], *, is_csv: bool) -> Iterator[Row]:
+    """Yield the rows of a sheet that may be one of failed rows, handed in again: without the reasons, and with the text
+    that a csv's writer had disarmed as it was."""
+    for number, cells in rows:
+        if FAILED not in cells:
+            yield number, cells
+            continue
+        own = {name: cell for name, cell in cells.items() if name != FAILED}
+        if is_csv:
+            own = {rearmed(name): rearmed(cell) if isinstance(cell, str) else cell for name, cell in own.items()}
+        if any(cell != "" for cell in own.values()):
+            yield number, own
+
+
+def _row(at: int, line: Sequence[object], names: list[str], limits: SheetLimits) -> dict[str, Any]:
+    faults = []
     if len(line) > len(names) and not _is_blank(line[len(names) :]):
         column = next(place for place in range(len(names), len(line)) if line[place] not in ("", None))
-        raise BadSheet(f"row {at}: a value in column {letters_of(column)}, which has no name in the first row")
+        faults.append(f"a value in column {letters_of(column)}, which has no name in the first row")
+    if NO_VALUE in line:
+        formulas = [name for name, cell in zip(names, line, strict=False) if cell == NO_VALUE]
+        faults.append(f"{', '.join(formulas)[:80]}: a formula without a value; open the file in Excel and save it")
+        line = ["" if cell == NO_VALUE else cell for cell in line]
     cells = [_cell(value) for value in line[: len(names)]]
     for place, cell in enumerate(cells):
         if isinstance(cell, str) and len(cell) > limits.cell_chars:
             raise BadSheet(f"row {at}, {names[place]!a}: {len(cell)} characters, at most {limits.cell_chars}")
     cells += [""] * (len(names) - len(cells))
-    return dict(zip(names, cells, strict=True))
+    return dict(zip(names, cells, strict=True)) | ({FAULT: "; ".join(faults)} if faults else {})
 
 
 def _cell(value: object) -> Cell:

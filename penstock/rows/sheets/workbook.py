@@ -50,11 +50,11 @@ _STYLES = (
 class Workbook:
     """A workbook in writing, as a context manager that ends it. After an exception there is no file."""
 
-    def __init__(self, path: Path, columns: Sequence[str]) -> None:
-        self._path = path
+    def __init__(self, place: Path | IO[bytes], columns: Sequence[str]) -> None:
+        self._place = place
         self._columns = columns
         self._letters = [letters_of(at) for at in range(len(columns))]
-        self._zip = zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=LEVEL)
+        self._zip = zipfile.ZipFile(place, "w", zipfile.ZIP_DEFLATED, compresslevel=LEVEL)
         self._sheet: IO[bytes] | None = None
         self._first: list[Mapping[str, object]] = []
         """The rows that come before the first sheet is opened. Its columns' widths stand before all rows."""
@@ -85,8 +85,8 @@ class Workbook:
                 self._sheet.close()
         finally:
             self._zip.close()
-            if kind is not None:
-                self._path.unlink(missing_ok=True)
+            if kind is not None and isinstance(self._place, Path):
+                self._place.unlink(missing_ok=True)
 
     # ---- a sheet
 

@@ -4,10 +4,11 @@ Blocking: call it from a thread, some hundred rows at a time. Text is written as
 """
 
 import csv
+import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Protocol, Self
+from typing import IO, Protocol, Self
 
 import msgspec
 
@@ -28,23 +29,25 @@ class SheetWriter(Protocol):
     ) -> None: ...
 
 
-def open_sheet(path: Path, kind: SheetKind, columns: Sequence[str]) -> SheetWriter:
-    """Return a writer of rows with these columns. Further values of a row are left out (jsonl: kept)."""
+def open_sheet(place: Path | IO[bytes], kind: SheetKind, columns: Sequence[str]) -> SheetWriter:
+    """Return a writer of rows with these columns. Further values of a row are left out (jsonl: kept). `place`: a path,
+    or an open file, which need not be able to seek."""
     match kind:
         case "xlsx":
-            return Workbook(path, columns)
+            return Workbook(place, columns)
         case "csv":
-            return _Csv(path, columns)
+            return _Csv(place, columns)
         case "jsonl":
-            return _Jsonl(path)
+            return _Jsonl(place)
 
 
 class _Text:
     """What csv and jsonl have in common: a text file."""
 
-    def __init__(self, path: Path, *, encoding: str) -> None:
-        self._path = path
-        self._file = path.open("w", encoding=encoding, newline="")
+    def __init__(self, place: Path | IO[bytes], *, encoding: str) -> None:
+        self._place = place
+        file = place.open("wb") if isinstance(place, Path) else place
+        self._file = io.TextIOWrapper(file, encoding=encoding, newline="", write_through=not isinstance(place, Path))
 
     def __enter__(self) -> Self:
         return self
@@ -53,13 +56,13 @@ class _Text:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._file.close()
-        if kind is not None:
-            self._path.unlink(missing_ok=True)
+        if kind is not None and isinstance(self._place, Path):
+            self._place.unlink(missing_ok=True)
 
 
 class _Csv(_Text):
-    def __init__(self, path: Path, columns: Sequence[str]) -> None:
-        super().__init__(path, encoding="utf-8-sig")  # without the mark Excel takes it for the local code page
+    def __init__(self, place: Path | IO[bytes], columns: Sequence[str]) -> None:
+        super().__init__(place, encoding="utf-8-sig")  # without the mark Excel takes it for the local code page
         self._columns = columns
         self._lines = csv.writer(self._file)
         self._lines.writerow([disarmed(name) for name in columns])
@@ -69,8 +72,8 @@ class _Csv(_Text):
 
 
 class _Jsonl(_Text):
-    def __init__(self, path: Path) -> None:
-        super().__init__(path, encoding="utf-8")
+    def __init__(self, place: Path | IO[bytes]) -> None:
+        super().__init__(place, encoding="utf-8")
 
     def write(self, rows: Sequence[Mapping[str, object]]) -> None:
         self._file.writelines(f"{msgspec.json.encode(row).decode()}\n" for row in rows)

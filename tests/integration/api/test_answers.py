@@ -327,6 +327,22 @@ async def test_batches_over_http(asker: Recorder) -> None:
     await http("POST", f"{BATCHES}/register?encoding=what", CSV, headers={"Content-Type": "text/csv"})
     await http("POST", f"{BATCHES}/register", CSV, headers={"Content-Type": "text/plain"})
     await http("POST", f"{BATCHES}/count", json.dumps("x" * 70_000))
+    for query in ("kind=csv", "kind=jsonl", "kind=csv&status=failed", "kind=jsonl&status=failed"):
+        await http("GET", f"{BATCHES}/h2/sheet?{query}")
+    for bad in ("kind=xls", "status=what", "what=1"):
+        await http("GET", f"{BATCHES}/h2/sheet?{bad}")
+    await http("GET", f"{BATCHES}/h2/why?row=3")
+    await http("GET", f"{BATCHES}/h2/why?row=9")
+    await http("POST", f"{BATCHES}/h2/retry", '{"rows": [9]}')
+    await http("POST", f"{BATCHES}/h2/retry", '{"rows": [3], "items": [1]}')
+    await http("POST", f"{BATCHES}/h1/retry", '{"rows": [3]}')
+    await http("DELETE", f"{BATCHES}/h3", token="reader")
+    await http("DELETE", f"{BATCHES}/h3")
+    await http("DELETE", f"{BATCHES}/h3")
+    await http("POST", f"{BATCHES}/{UNSERVED}?id=h5", "{}")
+    await until(asker, "h5", "splitting")
+    await http("DELETE", f"{BATCHES}/h5")
+    await http("GET", f"{BATCHES}/h5/sheet")
     check("batches_http", asker.text)
 
 
@@ -594,6 +610,11 @@ async def test_batches_as_a_service(asker: Recorder) -> None:
     await batch("tasks", '{"x": 1}')
     await batch("tasks", '{"most": 1}')
     await batch("tasks", '{"most": 0}')
+    await batch("sheet", '{"id": "s1"}')
+    await batch("sheet", '{"id": "s1", "status": "failed"}')
+    await batch("sheet", '{"id": "none"}')
+    await batch("delete", '{"id": "s1"}')
+    await batch("delete", '{"id": "s1"}')
     check("batches_service", asker.text)
 
 

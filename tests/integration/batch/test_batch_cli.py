@@ -75,6 +75,7 @@ async def test_an_input_alone_is_handed_in_and_steered(penstock: CommandLine) ->
     assert "cancelled" in (await penstock("batch", "cancel", "cli-2")).ok().out
     ended = await penstock("batch", "show", "cli-2", "--watch")
     assert (ended.code, "cancelled" in ended.out) == (1, True)
+    assert "cli-2: deleted, it was cancelled" in (await penstock("batch", "delete", "cli-2")).ok().out
 
 
 async def test_a_callback_is_named_and_shown(penstock: CommandLine) -> None:
@@ -117,6 +118,7 @@ async def test_a_tasks_limits_are_shown_and_changed(penstock: CommandLine) -> No
         (("items", "nobody", "--cursor", "x"), 1, "no instance"),
         (("result", "nobody"), 1, "no instance"),
         (("retry", "nobody"), 1, "no instance"),
+        (("delete", "nobody"), 1, "no instance"),
         (("task", "nobody"), 2, "nobody"),
         (("task", UNSERVED, "item_rate=fast"), 2, "a number is needed"),
         (("task", UNSERVED, "item_rate=inf"), 2, "a number is needed"),

@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from penstock.errors import NotAccepted, Timeout, UsageError
@@ -168,6 +169,148 @@ async def test_what_takes_long_is_paused_resumed_and_cancelled(batches: Batches,
     await batches.cancel(made.instance_id)
     view = await batches.wait(made.instance_id, timeout_s=60)
     assert view.state == "cancelled"
+
+
+KINDS = ["xlsx", "csv", "jsonl"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_the_failed_rows_alone_are_handed_in_again_as_they_were(
+    batches: Batches, tmp_path: Path, kind: str
+) -> None:
+    path = tmp_path / "products.csv"
+    await anyio.Path(path).write_text(
+        "sku,price,=note\nA1,1,fine\n\nA2,-1,=1+1\nA3,-1,\n007,2,'=x\nA17,5,last\n", encoding="utf-8"
+    )
+    made = await batches.submit("register", file=path)
+    view = await batches.wait(made.instance_id, timeout_s=30)
+    assert view.reasons[0].startswith("row 4: ")
+    sheet = await batches.sheet(made.instance_id, tmp_path / f"failed.{kind}", status="failed")
+    again = await batches.submit("register", file=sheet)
+    first = [each async for each in batches.items(made.instance_id)]
+    view = await batches.wait(again.instance_id, timeout_s=30)
+    second = [each async for each in batches.items(again.instance_id)]
+    assert [each.item[1] for each in second] == [each.item[1] for each in first if each.status == "failed"]
+    assert [each.row for each in first] == [2, 4, 5, 6, 7]
+    assert (view.state, view.counts.failed) == ("done", 4)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_the_whole_sheet_is_that_of_the_result(batches: Batches, sheet: Path, tmp_path: Path, kind: str) -> None:
+    made = await batches.submit("register", file=sheet)
+    await batches.wait(made.instance_id, timeout_s=30)
+    whole = await rows_of(await batches.sheet(made.instance_id, tmp_path / f"whole.{kind}"))
+    if kind == "xlsx":
+        assert whole == await rows_of(await batches.result(made.instance_id, tmp_path / "result.xlsx"))
+    assert [(int(cells["row"]), cells["status"]) for _, cells in whole][:2] == [(2, "failed"), (3, "succeeded")]
+
+
+async def test_a_cancelled_batch_has_its_sheet_and_one_without_rows_says_so(
+    batches: Batches, link: Connection, tmp_path: Path
+) -> None:
+    path = tmp_path / "many.csv"
+    await anyio.Path(path).write_text("sku,price\n" + "A7,1\n" * 3_000, encoding="utf-8")
+    await batches.limit("register", item_rate=1)
+    try:
+        made = await batches.submit("register", file=path)
+        with pytest.raises(NotAccepted, match="its sheet can be made when it is over") as early:
+            await batches.sheet(made.instance_id, tmp_path / "early.csv")
+        with anyio.fail_after(60):
+            while (await batches.show(made.instance_id)).state != "running":
+                await anyio.lowlevel.checkpoint()
+        await batches.cancel(made.instance_id)
+        view = await batches.wait(made.instance_id, timeout_s=60)
+    finally:
+        await batches.limit("register", item_rate=None)
+    assert (early.value.code, view.state) == ("state", "cancelled")
+    rows = await rows_of(await batches.sheet(made.instance_id, tmp_path / "cancelled.csv", status="cancelled"))
+    assert (len(rows), list(rows[0][1])) == (view.counts.cancelled, ["sku", "price"])
+    whole = await rows_of(await batches.sheet(made.instance_id, tmp_path / "whole.csv"))
+    assert len(whole) == 3_000
+    empty = await batches.submit(UNSERVED, {"n": 1})
+    await batches.cancel(empty.instance_id)
+    await batches.wait(empty.instance_id, timeout_s=60)
+    with pytest.raises(NotAccepted, match="none of its items is known"):
+        await batches.sheet(empty.instance_id, tmp_path / "none.csv")
+    with pytest.raises(UsageError, match=r"use \.xlsx, \.csv or \.jsonl"):
+        await batches.sheet(empty.instance_id, tmp_path / "none.pdf")
+
+
+async def test_a_row_is_retried_and_asked_about_by_its_number(batches: Batches, tmp_path: Path) -> None:
+    path = tmp_path / "products.csv"
+    await anyio.Path(path).write_text("sku,price\nA1,1\n\nA2,-1\nA3,-1\n", encoding="utf-8")
+    made = await batches.submit("register", file=path)
+    view = await batches.wait(made.instance_id, timeout_s=30)
+    assert [each.partition(":")[0] for each in view.reasons] == ["row 4", "row 5"]
+    why = await batches.why(made.instance_id, row=5)
+    assert (why.item, why.row, why.reason) == (2, 5, 'it has ended: failed, "a price below zero"')
+    again = await batches.retry(made.instance_id, rows=[5])
+    assert [each.partition(":")[0] for each in again.reasons] == ["row 4"]
+    view = await batches.wait(made.instance_id, timeout_s=30)
+    assert (view.passes, view.counts.failed) == (2, 2)
+    for row in (1, 3, 6):
+        with pytest.raises(NotAccepted, match=f"row {row}: .* has no such row"):
+            await batches.retry(made.instance_id, rows=[row])
+    count = await batches.submit("count", {"n": 2})
+    await batches.wait(count.instance_id, timeout_s=30)
+    with pytest.raises(NotAccepted, match="no rows of a sheet"):
+        await batches.why(count.instance_id, row=2)
+
+
+async def test_a_ragged_row_fails_alone(batches: Batches, tmp_path: Path) -> None:
+    path = tmp_path / "products.csv"
+    await anyio.Path(path).write_text("sku,price\nA1,1\nA2,2,spare\nA3\n", encoding="utf-8")
+    made = await batches.submit("register", file=path)
+    view = await batches.wait(made.instance_id, timeout_s=30)
+    ends = [(each.row, each.status, each.info) async for each in batches.items(made.instance_id)]
+    assert (view.state, ends[0][1]) == ("done", "ok")
+    assert ends[1] == (3, "failed", "a value in column C, which has no name in the first row")
+    assert ends[2][:2] == (4, "failed")
+    rows = await rows_of(await batches.result(made.instance_id, tmp_path / "result.xlsx"))
+    assert list(rows[0][1]) == ["row", "sku", "price", "status", "reason"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_lists_and_objects_fit_their_fields_and_go_back(batches: Batches, tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "nested.jsonl"
+    line = '{"sku":"A","tags":["a","b"],"sizes":{"S":1},"note":["x"]}'
+    await anyio.Path(path).write_text(f'{line}\n{{"sku":"B","tags":[]}}\n')
+    made = await batches.submit("nested", file=path)
+    await batches.wait(made.instance_id, timeout_s=30)
+    ends = [(each.status, each.info) async for each in batches.items(made.instance_id)]
+    seen = ["A", ["a", "b"], {"S": 1}, '["x"]']
+    assert ends == [("failed", str(seen)), ("failed", "['B', [], {}, '']")]
+    sheet = await batches.sheet(made.instance_id, tmp_path / f"failed.{kind}", status="failed")
+    again = await batches.submit("nested", file=sheet)
+    await batches.wait(again.instance_id, timeout_s=30)
+    assert [(each.status, each.info) async for each in batches.items(again.instance_id)] == ends
+
+
+async def test_a_split_of_ones_own_reads_a_sheet(batches: Batches, sheet: Path) -> None:
+    made = await batches.submit("skus", file=sheet)
+    view = await batches.wait(made.instance_id, timeout_s=30)
+    assert (view.state, view.items, view.counts.succeeded) == ("done", ROWS, ROWS)
+
+
+async def test_what_is_over_is_deleted_and_what_runs_is_not(
+    batches: Batches, link: Connection, sheet: Path, tmp_path: Path
+) -> None:
+    made = await batches.submit("register", file=sheet, id="gone")
+    await batches.wait(made.instance_id, timeout_s=30)
+    assert (await batches.delete("gone")).state == "done"
+    assert await uploads(link, "gone") == []
+    for ask in (batches.delete, batches.show, batches.retry):
+        with pytest.raises(NotAccepted) as unknown:
+            await ask("gone")
+        assert (unknown.value.code, unknown.value.field) == ("not_found", "id")
+    again = await batches.submit("register", file=sheet, id="gone")
+    assert again.created_ms > made.created_ms
+    assert (await batches.wait("gone", timeout_s=30)).counts.succeeded == ROWS - 8
+    running = await batches.submit(UNSERVED, {"n": 1})
+    with pytest.raises(NotAccepted, match="cancel it first") as refused:
+        await batches.delete(running.instance_id)
+    assert refused.value.code == "state"
+    await batches.cancel(running.instance_id)
 
 
 @pytest.mark.parametrize(

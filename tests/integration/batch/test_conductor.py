@@ -16,6 +16,7 @@ from actors.batch.conductor import Conductor
 from actors.batch.instances import UnknownInstance
 from actors.batch.items import BatchItems
 from actors.batch.rules.record import Instance, Seal
+from actors.batch.rules.refusals import BatchRefused
 from actors.batch.tasks import TaskLimits, TaskRecord
 from streams.batch_messages import Chunk, Counts
 from streams.clock import now_ms
@@ -25,7 +26,7 @@ from streams.files import Files, files_stream
 from streams.log import last_entry, purge_subject
 from streams.publisher import Publisher
 from streams.subjects import kv_stream
-from tests.support.batches import LONG_S, Plant, plant
+from tests.support.batches import LONG_S, Plant, batch_of, plant
 
 TASK = TaskRecord(task="nobody", keep_days=1)
 ITEMS = 12
@@ -275,3 +276,34 @@ async def test_paused_ones_hold_no_place(connection: Connection, publisher: Publ
         await node.engine.instances.create(Instance(instance_id="third", task="nobody", created_ms=0))
         await node.desk.pause("next")
         await node.until("third", "splitting")
+
+
+async def test_a_delete_whose_desk_died_is_ended_by_the_conductor(
+    connection: Connection, publisher: Publisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("actors.batch.conductor.HALF_DELETED_MS", 0)
+    items = BatchItems(connection, publisher)
+    async with plant(connection, [], roles=("conductor",)) as node:
+        await node.engine.tasks.declare(TASK)
+        record = await staged(items, "half", state="done", ended_ms=10**14, deleted_ms=now_ms())
+        await node.engine.instances.create(record)
+        with anyio.fail_after(LONG_S):
+            while await items.chunk(record, 0) is not None:
+                await anyio.lowlevel.checkpoint()
+
+
+async def test_what_is_deleted_is_gone_and_its_id_is_free(connection: Connection, publisher: Publisher) -> None:
+    items = BatchItems(connection, publisher)
+    async with plant(connection, [], roles=("conductor",)) as node:
+        await node.engine.tasks.declare(TASK)
+        record = await staged(items, "over", state="cancelled", ended_ms=10**14, counts=Counts(cancelled=ITEMS))
+        await node.engine.instances.create(record)
+        await node.desk.submit(batch_of("nobody", id="begun"))
+        with pytest.raises(BatchRefused, match=r"begun is (pending|splitting); cancel it first") as refused:
+            await node.desk.delete("begun")
+        assert refused.value.code == "state"
+        assert (await node.desk.delete("over")).state == "cancelled"
+        assert await items.chunk(record, 0) is None
+        with pytest.raises(UnknownInstance):
+            await node.desk.delete("over")
+        assert (await node.desk.submit(batch_of("nobody", id="over"))).items is None

@@ -12,6 +12,7 @@ from msgspec import Raw
 
 import penstock
 from actors.batch.rules.record import Instance, OpenChunk, Seal, faults
+from actors.batch.rules.refusals import BatchRefused
 from actors.batch.tasks import TaskRecord
 from penstock.rows.sheets.parsing import parse_sheet
 from streams.batch_messages import LOST, Chunk, ChunkResult, Counts, Outcome
@@ -185,3 +186,25 @@ async def test_the_sheet_of_a_robbed_instance_has_a_row_for_what_was_lost(
         ("", "succeeded"),
         ("c", "succeeded"),
     ]
+
+
+async def test_a_row_of_a_missing_chunk_is_found_where_no_row_was_empty(connection: Connection) -> None:
+    rows = [2, 3, 5, 6, 7, 8]  # row 4 was empty
+    chunks = [
+        Chunk(first=at, items=tuple(Raw(b'[%d,{"sku":"A%d"}]' % (row, row)) for row in rows[at : at + 2]))
+        for at in range(0, 6, 2)
+    ]
+    async with plant(connection, ["robbed-sheet"]) as node:
+        for name, robbed in (("first", 0), ("middle", 1), ("last", 2)):
+            await node.items.stage(name, 1, 0, chunks)
+            seal = Seal(fence=1, chunks=3, items=6, digest="d")
+            facts: dict[str, Any] = {"state": "running", "task": "robbed-sheet", "step_fence": 1, "is_paused": True}
+            record = Instance(instance_id=name, created_ms=0, seal=seal, **facts)
+            await node.engine.instances.create(record)
+            await remove(connection, "items", name, "1", str(robbed))
+        assert [(await node.desk.why("first", row=row)).item for row in (5, 8)] == [2, 5]
+        assert [(await node.desk.why("middle", row=row)).item for row in (2, 3, 7)] == [0, 1, 4]
+        assert [(await node.desk.why("last", row=row)).item for row in (2, 6)] == [0, 3]
+        for name, row in (("first", 2), ("middle", 5), ("last", 7)):
+            with pytest.raises(BatchRefused, match=f"row {row}: rows near it in {name} are gone"):
+                await node.desk.why(name, row=row)

@@ -91,7 +91,9 @@ batch pause 1
 batch resume 1
 batch cancel 1
 batch retry 1
+batch delete 1
 batch result 1
+batch sheet 1
 batch tasks
 batch task t item_rate=2.5
 dead list

@@ -156,7 +156,6 @@ async def test_109_columns_beyond_any_sheet_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("place", "said"),
     [
-        ("XFE2", "a value in column XFE, which has no name in the first row"),
         ("A99999999999", "memory"),
         ("ZZZZZZZZ2", "memory"),
         ("A0", "cannot be read"),
@@ -231,9 +230,45 @@ async def test_115_a_formula_is_its_last_value_and_is_never_worked_out(tmp_path:
         sheet.write_formula(1, 1, '=WEBSERVICE("http://127.0.0.1:9/")', None, "told")
         sheet.write_formula(1, 2, "=A1", None, "")
         sheet.write_formula(1, 3, "=1/0", None, "#DIV/0!")
-    [(_, row)] = await rows_of(path)
+    of_excel = put('<c r="C2"><f>A1</f><v></v>', '<c r="C2" t="str"><f>A1</f><v></v>')
+    [(_, row)] = await rows_of(with_parts(path, {SHEET: of_excel}))
     assert (row["n"], row["text"], row["none"]) == (7, "told", "")
     assert row["error"] == "#DIV/0!"
+
+
+@pytest.mark.parametrize(
+    "value", ["<v></v>", "<v/>", "", "<v />"], ids=["empty", "short", "none", "as openpyxl writes it"]
+)
+async def test_115_a_formula_that_nobody_worked_out_costs_its_row_alone(tmp_path: Path, value: str) -> None:
+    path = tmp_path / "a.xlsx"
+    with xlsxwriter.Workbook(str(path)) as made:
+        sheet = made.add_worksheet()
+        sheet.write_row(0, 0, ["sku", "price"])
+        for at in (1, 2, 3):
+            sheet.write_row(at, 0, [f"T-{at}", at])
+        sheet.write_formula(2, 1, "=A1*2", made.add_format({"bold": True}), "")
+    odd = put('<c r="B3" s="1"><f>A1*2</f><v></v></c>', f'<c r="B3" s="1"><f>A1*2</f>{value}</c>')
+    fault = "price: a formula without a value; open the file in Excel and save it"
+    assert await rows_of(with_parts(path, {SHEET: odd})) == [
+        (2, {"sku": "T-1", "price": 1}),
+        (3, {"sku": "T-2", "price": "", "penstock_fault": fault}),
+        (4, {"sku": "T-3", "price": 3}),
+    ]
+
+
+@pytest.mark.parametrize("at_end", range(0, 60, 7))
+async def test_115_a_formula_without_a_value_is_seen_wherever_a_piece_ends(tmp_path: Path, at_end: int) -> None:
+    path = tmp_path / "a.xlsx"
+    with xlsxwriter.Workbook(str(path)) as made:
+        sheet = made.add_worksheet()
+        sheet.write_row(0, 0, ["a", "b"])
+        sheet.write_formula(1, 0, "=B1", None, 5)
+        sheet.write_formula(1, 1, "=A1", None, "")
+    with zipfile.ZipFile(path) as packed:
+        place = MIB - packed.read(SHEET).index(b'<c r="B2">') - at_end
+    padded = with_parts(path, {SHEET: put("<sheetData>", " " * place + "<sheetData>")}, zipfile.ZIP_STORED)
+    [(_, row)] = await rows_of(padded)
+    assert (row["a"], str(row["penstock_fault"])[:2]) == (5, "b:")
 
 
 @pytest.mark.parametrize("at_end", range(0, 18, 3))

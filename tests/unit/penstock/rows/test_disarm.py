@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.rows.sheets.disarm import disarmed
+from penstock.rows.sheets.disarm import disarmed, rearmed
 
 
 @pytest.mark.parametrize(
@@ -31,6 +31,11 @@ def test_what_would_be_a_formula_becomes_text(text: str) -> None:
 @pytest.mark.parametrize("text", ["", "plain", "a=b", "-12", "+49", "-0.5", "1-2", "x\ny"])
 def test_everything_else_stays(text: str) -> None:
     assert disarmed(text) == text
+
+
+@given(st.text() | st.text("'=\n+1a ", max_size=6))
+def test_what_was_disarmed_comes_back_as_it_was(text: str) -> None:
+    assert rearmed(disarmed(text)) == text
 
 
 @given(st.text())
