@@ -60,6 +60,7 @@ COUNTED = 256
 """Results that one change of the record counts."""
 GONE = (UnknownInstance, UnknownTask)
 DAY_MS = 86_400_000
+ARCHIVE_AGAIN_MS = 60_000
 HALF_DELETED_MS = 60_000
 """How long after a person's delete the conductor removes what the desk left, which may have died meanwhile."""
 
@@ -81,7 +82,9 @@ class Conductor:
         clock: Clock,
         chance: Callable[[], float],
         tell: Callable[[Instance], Awaitable[None]],
+        archive: Callable[[str], Awaitable[bool]] | None = None,
     ) -> None:
+        """`archive` keeps an instance elsewhere before it is removed, and returns whether it could."""
         self._connection = connection
         self._members = members
         self._instances = instances
@@ -92,6 +95,7 @@ class Conductor:
         self._clock = clock
         self._chance = chance
         self._report_moments = tell
+        self._archive = archive
         failures: Failures[str] = Failures(log, "conductor.look_failed", "instance", (StreamError, *GONE))
         self._tending = Tending(clock, failures, at_once=AT_ONCE, final=GONE)
         self._report_failures: Failures[str] = Failures(log, "conductor.look_failed", "instance", (StreamError,))
@@ -283,6 +287,9 @@ class Conductor:
             until_ms = record.ended_ms + task.keep_days * DAY_MS
         now_ms = self._clock.now_ms()
         if now_ms >= until_ms:
+            is_kept = record.deleted_ms or self._archive is None or await self._archive(record.instance_id)
+            if not is_kept:
+                return now_ms + ARCHIVE_AGAIN_MS
             marked = await self._instances.move(record.instance_id, lambda before: moves.delete(before, now_ms))
             if marked.state in FINAL:  # a person may have retried it meanwhile
                 await self._removal.remove(marked)

@@ -74,6 +74,9 @@ async def _up(
             metavar="env:NAME|file:/PATH", help="What these calls, and those of external tasks, are signed with."
         ),
     ] = None,
+    batch_archive: Annotated[
+        str | None, typer.Option(metavar="FOLDER", help="Keep batches as files there before they are removed.")
+    ] = None,
     log_level: LogLevel = None,
     seed: Seed = None,
 ) -> None:
@@ -93,6 +96,7 @@ async def _up(
         http=http,
         callback_hosts=callback_hosts,
         callback_secret=callback_secret,
+        batch_archive=batch_archive,
         log_level=log_level,
     )
     await _run(config, seed)

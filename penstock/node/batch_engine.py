@@ -33,6 +33,7 @@ from actors.runtime.submissions import Submissions
 from actors.runtime.supervisor import ActorSpec
 from actors.runtime.tending import tended_by
 from penstock.api.service.service import DeskService
+from penstock.node.batch_archive import BatchArchive, archive_folder
 from penstock.node.batch_callbacks import signer
 from penstock.node.batch_submitting import submitter
 from penstock.node.node import AT_ONCE, Node
@@ -111,6 +112,19 @@ async def open_batch_engine(node: Node, handlers: Sequence[TaskHandler] | None =
     executor = None
     if handlers and node.config.has_role("executor"):
         executor = _executor(node, handlers, tasks, instances, items, files, beats, rates)
+    desk = BatchDesk(
+        tasks=tasks,
+        instances=instances,
+        items=items,
+        files=files,
+        beats=beats,
+        clock=node.clock,
+        waits_for=partial(waits_for, node.members, node.bounds, lambda task: _limits(tasks, task).zone),
+        callbacks=parse_allowed(node.config.callback_hosts),
+        admit=node.connection.store.admit,
+        full_key=SlotLook(node.connection).full,
+    )
+    folder = archive_folder(node.config)
     conductor = Conductor(
         connection=node.connection,
         publisher=node.publisher,
@@ -123,18 +137,7 @@ async def open_batch_engine(node: Node, handlers: Sequence[TaskHandler] | None =
         clock=node.clock,
         chance=chance,
         tell=Moments(instances, node.publisher, node.connection.namespace).tell,
-    )
-    desk = BatchDesk(
-        tasks=tasks,
-        instances=instances,
-        items=items,
-        files=files,
-        beats=beats,
-        clock=node.clock,
-        waits_for=partial(waits_for, node.members, node.bounds, lambda task: _limits(tasks, task).zone),
-        callbacks=parse_allowed(node.config.callback_hosts),
-        admit=node.connection.store.admit,
-        full_key=SlotLook(node.connection).full,
+        archive=None if folder is None else BatchArchive(folder, desk, lambda notice: node.store.tell(notice)).keep,
     )
     yield BatchEngine(
         tasks=tasks,

@@ -104,6 +104,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     networks such as 10.0.0.0/8, into which those names may lead. Empty: none. The same on every node."""
     callback_secret: str = ""
     """The secret that signs callbacks and requests to external programs, 16 characters or more."""
+    batch_archive: str = ""
+    """A folder that exists, in which batches are kept as files before they are removed. Empty: they are not kept. The
+    same on all nodes with the role `conductor`, and best one folder that all of them reach."""
     mail_to: tuple[str, ...] = ()
     """The addresses to which notices are mailed. The same on all nodes with the role `monitor` or `sink`."""
     mail_from: str = ""

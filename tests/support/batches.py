@@ -17,7 +17,7 @@ from actors.batch.executor.handler import TaskHandler
 from actors.batch.items import BatchItems
 from actors.batch.rules.record import Instance
 from actors.batch.views import View
-from actors.runtime.membership import Members, NodeRecord, Status
+from actors.runtime.membership import NodeRecord, Status
 from actors.runtime.supervisor import ActorSpec, Supervisor
 from penstock.node.batch_callbacks import open_callbacks
 from penstock.node.batch_engine import BatchEngine, open_batch_engine
@@ -43,10 +43,11 @@ def batch_of(task: str, given: Any = None, **named: Any) -> NewBatch:
 class Plant:
     """A running node with batches, its desk, and what it says of its instances."""
 
-    def __init__(self, engine: BatchEngine, items: BatchItems, supervisor: Supervisor, members: Members) -> None:
+    def __init__(self, engine: BatchEngine, items: BatchItems, supervisor: Supervisor, node: Node) -> None:
         self.engine = engine
         self.items = items
-        self.members = members
+        self.node = node
+        self.members = node.members
         self.desk: BatchDesk = engine.desk
         self._supervisor = supervisor
 
@@ -116,7 +117,7 @@ async def plant(
             async with anyio.create_task_group() as running:
                 await running.start(supervisor.run)
                 assert set(engine.served) <= set(engine.tasks.known())
-                made = Plant(engine, BatchItems(connection, node.publisher), supervisor, node.members)
+                made = Plant(engine, BatchItems(connection, node.publisher), supervisor, node)
                 yield made
                 stop.set()
             assert made.failures() == {}

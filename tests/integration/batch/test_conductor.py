@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -18,6 +19,11 @@ from actors.batch.items import BatchItems
 from actors.batch.rules.record import Instance, Seal
 from actors.batch.rules.refusals import BatchRefused
 from actors.batch.tasks import TaskLimits, TaskRecord
+from actors.runtime.rules.notices import Notice
+from penstock.errors import UsageError
+from penstock.node.batch_archive import archive_folder
+from penstock.node.config import Config
+from penstock.rows.sheets.parsing import parse_sheet
 from streams.batch_messages import Chunk, Counts
 from streams.clock import now_ms
 from streams.connection import Connection
@@ -307,3 +313,43 @@ async def test_what_is_deleted_is_gone_and_its_id_is_free(connection: Connection
         with pytest.raises(UnknownInstance):
             await node.desk.delete("over")
         assert (await node.desk.submit(batch_of("nobody", id="over"))).items is None
+
+
+async def test_what_goes_is_kept_as_files_and_stays_while_it_cannot_be(
+    connection: Connection, publisher: Publisher, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("actors.batch.conductor.ARCHIVE_AGAIN_MS", 50)
+    items = BatchItems(connection, publisher)
+    (tmp_path / "nobody").write_text("a file in the way")
+    notices: list[Notice] = []
+    async with plant(connection, [], roles=("conductor",), calls={"batch_archive": str(tmp_path)}) as node:
+        node.node.store.tell = notices.append
+        await node.engine.tasks.declare(TASK)
+        record = await staged(items, "kept", state="done", ended_ms=1, counts=Counts(succeeded=ITEMS))
+        await node.engine.instances.create(record)
+        await node.engine.instances.create(
+            Instance(instance_id="split", task="nobody", created_ms=0, state="failed", reason="no", ended_ms=1)
+        )
+        with anyio.fail_after(LONG_S):
+            while not notices:
+                await anyio.lowlevel.checkpoint()
+        assert (await node.record("kept")).deleted_ms == 0
+        (tmp_path / "nobody").unlink()
+        with anyio.fail_after(LONG_S):
+            while [*node.engine.instances.known()]:
+                await anyio.lowlevel.checkpoint()
+    assert {each.kind for each in notices} == {"archive_down", "archive_up"}
+    assert f"cannot be written: {tmp_path}, batch " in notices[0].text
+    folder = tmp_path / "nobody"
+    assert sorted(path.name for path in folder.iterdir()) == ["kept.0.jsonl", "kept.0.xlsx", "split.0.jsonl"]
+    first, *others = [msgspec.json.decode(line) for line in (folder / "kept.0.jsonl").read_bytes().splitlines()]
+    assert (first["instance_id"], first["counts"]["succeeded"], len(others)) == ("kept", ITEMS, ITEMS)
+    assert others[3] == {"index": 3, "item": 1, "status": "cancelled", "info": None}
+    rows = [row async for rows in parse_sheet(folder / "kept.0.xlsx") for row in rows]
+    assert (len(rows), rows[0][1]["row"]) == (ITEMS, 1)
+
+
+async def test_an_archive_that_is_not_there_is_told_at_the_start(connection: Connection, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"batch_archive: .* is no directory; make it first"):
+        archive_folder(Config(batch_archive=str(tmp_path / "none")))
+    assert archive_folder(Config(batch_archive=str(tmp_path / "none"), roles=("desk",))) is None
