@@ -24,6 +24,7 @@ from actors.batch.rules.sheet_lines import MOST_COLUMNS, SheetHead, cells_of, he
 from actors.batch.tasks import TaskLimits, TaskRecord, Tasks
 from actors.batch.uploads import FRESH_MS
 from actors.batch.views import (
+    MOST_ROWS,
     UPLOAD_BYTES,
     Beat,
     ItemPage,
@@ -69,8 +70,6 @@ NO_CALLBACK = "none"
 """In place of a URL: no callback, whatever the task says."""
 MOST_ITEMS = 1_000
 MOST_REDONE = 1_000
-MOST_ROWS = 100
-"""Rows that a retry names: each is searched for among the chunks."""
 MOST_SHOWN = 1_000
 SCANNED = 16
 """How many chunks one page of items reads at most, so that a page of rare failures stays quick."""

@@ -9,10 +9,9 @@ import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 from msgspec.structs import asdict
 
-from actors.batch.desk import MOST_ROWS
 from actors.batch.rules.callbacks import LONGEST_URL
 from actors.batch.tasks import TaskRecord
-from actors.batch.views import Beat, ItemShown, SheetKind, View, Wanted
+from actors.batch.views import MOST_ROWS, Beat, ItemShown, SheetKind, View, Wanted
 from penstock.api.forms.jobs import Most
 from penstock.api.forms.reading import RequestForm, picked
 from streams.batch_messages import Counts
