@@ -10,13 +10,16 @@ POST /graphql   {"query": …, "variables": {"first", "after", "since", "until"}
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import random
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from aiohttp import web
 
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 KEY = "tea-key-4711-very-secret"
 
 
@@ -36,17 +39,34 @@ class Teashop:
         self.logins: list[str] = []
         """The keys that were shown, in their order."""
         self.session_length = 60
-        self.largest_batch = 0
+        self.refuses = 0.0
+        """This part of the requests is answered by 429, without a header."""
+        self.changes_each = 0
+        """Each so many requests an order of the middle changes: it has the next revision, and the time of now."""
+        self.largest_batch = self._answers = 0
+        self._chance = random.Random(7)
         self._session_left = 0
 
     def app(self) -> web.Application:
-        app = web.Application()
+        app = web.Application(middlewares=[self._be_nasty])
         app.router.add_get("/v2/orders", self._list)
         app.router.add_post("/graphql", self._graphql)
         app.router.add_post("/v1/login", self._login)
         app.router.add_get("/v1/numbers", self._numbers)
         app.router.add_get("/v1/details", self._details)
         return app
+
+    @web.middleware
+    async def _be_nasty(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        self._answers += 1
+        if self._chance.random() < self.refuses:
+            return web.Response(status=429, text="slow down")
+        answer = await handler(request)
+        if self.changes_each and self._answers % self.changes_each == 0 and self.orders:
+            order = self.orders.pop(len(self.orders) // 2)
+            self.orders.append(TeaOrder(order.number, order.rev + 1, int(time.time())))
+            self.orders.sort(key=lambda each: (each.changed_s, each.number))
+        return answer
 
     async def _list(self, request: web.Request) -> web.Response:
         self.requests += 1
@@ -104,13 +124,15 @@ class Teashop:
             return web.json_response({"errors": [{"message": "Field 'orders' has no field 'rows'"}]})
         since, until = (datetime.fromisoformat(variables[name]).timestamp() for name in ("since", "until"))
         found = [order for order in self.orders if since <= order.changed_s < until]
-        at = int(variables.get("after") or 0)
-        end = at + variables["first"]
+        after = tuple(int(part) for part in (variables.get("after") or "0-0").split("-"))  # a place, and no number
+        rest = [order for order in found if (order.changed_s, order.number) > after]
+        page = rest[: variables["first"]]
         nodes = [
             {"id": f"gid://{order.number}", "updatedAt": datetime.fromtimestamp(order.changed_s, UTC).isoformat()}
-            for order in found[at:end]
+            for order in page
         ]
-        info = {"hasNextPage": end < len(found), "endCursor": str(min(end, len(found)))}
+        end = f"{page[-1].changed_s}-{page[-1].number}" if page else None
+        info = {"hasNextPage": len(page) < len(rest), "endCursor": end}
         return web.json_response({"data": {"orders": {"nodes": nodes, "pageInfo": info}}})
 
 

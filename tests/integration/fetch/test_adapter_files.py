@@ -110,16 +110,17 @@ equals = "out"
 outcome = "login"
 """
 
+FILES = {text.split('"')[1]: text for text in (REST, GRAPHQL, PARTIAL)}
+
 
 async def test_short_files_read_whole_shops_with_default_settings(connection: Connection, publisher: Publisher) -> None:
     now_s = int(time.time())
     crowd = [TeaOrder(1_000 + number, 1, now_s - 3_000) for number in range(120)]
     orders = [TeaOrder(number, 1 + number % 3, now_s - 400 - 30 * number) for number in range(200)] + crowd
-    files = {text.split('"')[1]: text for text in (REST, GRAPHQL, PARTIAL)}
-    assert all(len(text.strip().splitlines()) < 60 for text in files.values())
+    assert all(len(text.strip().splitlines()) < 60 for text in FILES.values())
     async with open_teashop(orders) as shop, running_node(connection, publisher) as node:
         shop.session_length = 10
-        for name, text in files.items():
+        for name, text in FILES.items():
             table: dict[str, Any] = tomllib.loads(text)
             await put_setting(connection, publisher, f"adapter.{name}", table)
             key = SourceKey(name, "s1")
@@ -131,10 +132,10 @@ async def test_short_files_read_whole_shops_with_default_settings(connection: Co
         def is_over(ledger: Ledger) -> bool:
             return ledger.watermark_ms > (now_s - 350) * 1000
 
-        for name in files:
+        for name in FILES:
             ledger = await ledger_when(node.engine, SourceKey(name, "s1"), is_over, within_s=120)
             assert (ledger.holes, ledger.state) == ((), "running")
-        found: dict[str, set[tuple[str, int]]] = {name: set() for name in files}
+        found: dict[str, set[tuple[str, int]]] = {name: set() for name in FILES}
         for order in await stored_orders(connection):
             found[order.platform].add((order.order_key, order.version))
     numbered = {(str(order.number), order.rev) for order in orders}
@@ -142,6 +143,37 @@ async def test_short_files_read_whole_shops_with_default_settings(connection: Co
     assert found["teaql"] == {(f"gid://{order.number}", order.changed_s * 1000) for order in orders}
     assert shop.largest_batch == 20
     assert shop.logins[:2] == [KEY, "refresh-1"]
+
+
+async def test_a_shop_that_refuses_and_changes_while_it_is_read_leaves_no_order_out(
+    connection: Connection, publisher: Publisher
+) -> None:
+    """Some requests are answered by 429 without a header, and after one of seven an order moves to now."""
+    now_s = int(time.time())
+    crowd = [TeaOrder(2_000 + number, 1, now_s - 3_000) for number in range(120)]
+    orders = [TeaOrder(number, 1, now_s - 400 - 20 * number) for number in range(300)] + crowd
+    async with open_teashop(orders) as shop, running_node(connection, publisher) as node:
+        shop.session_length, shop.refuses, shop.changes_each = 25, 0.04, 7
+        for name, text in FILES.items():
+            await put_setting(connection, publisher, f"adapter.{name}", tomllib.loads(text))
+            key, start_ms = SourceKey(name, "s1"), (now_s - 7_000) * 1000
+            account = {"code": KEY}
+            await add_source(connection, publisher, key, adapter=name, url=shop.url, start_ms=start_ms, account=account)
+            await put_setting(connection, publisher, f"fetch.{name}", {"throttle_wait": "200ms"})
+        read_ms = {}
+        for name in FILES:
+            ledger = await ledger_when(
+                node.engine, SourceKey(name, "s1"), lambda each: each.watermark_ms > (now_s - 350) * 1000, within_s=120
+            )
+            assert (ledger.holes, ledger.state) == ((), "running")
+            read_ms[name] = ledger.watermark_ms
+        found: dict[str, set[int]] = {name: set() for name in FILES}
+        for order in await stored_orders(connection):
+            found[order.platform].add(int(order.order_key.removeprefix("gid://")))
+    assert sum(each.rev > 1 for each in shop.orders) > 3
+    for name, numbers in found.items():
+        still = {each.number for each in shop.orders if each.changed_s * 1000 < read_ms[name]}
+        assert still - numbers == set()
 
 
 async def test_nodes_share_one_login_and_a_later_node_goes_on_with_it(
