@@ -8,7 +8,7 @@ import pytest
 
 from actors.fetch import hole_notices
 from actors.fetch.ledgers import open_ledgers
-from actors.fetch.monitor import LEASE_TTL_S
+from actors.fetch.monitor import LEASE_TTL_S, Monitor
 from actors.fetch.rules import steering
 from actors.fetch.rules.ledger import Hole, Ledger, OpenSlice, first_ledger, revised
 from actors.fetch.sources import SourceKey, SourceRecord
@@ -221,10 +221,33 @@ async def test_a_full_stream_of_dead_letters_keeps_nobody_from_being_told(
     assert len(office.taken) == 1
 
 
+class Scans:
+    """The monitor's own scans. One by a test would run beside them, which no node does."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._begun = self._ended = 0
+        scan = Monitor.scan
+
+        async def counted(monitor: Monitor) -> None:
+            self._begun += 1
+            await scan(monitor)
+            self._ended += 1
+
+        monkeypatch.setattr(Monitor, "scan", counted)
+
+    async def one(self) -> None:
+        """Wait for the end of a scan that begins after now."""
+        wanted = self._begun + 1
+        with anyio.fail_after(30):
+            while self._ended < wanted:  # noqa: ASYNC110 # a scan tells nobody
+                await anyio.sleep(0.01)
+
+
 async def test_many_holes_of_a_platform_are_one_notice_and_so_is_their_end(
     connection: Connection, publisher: Publisher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hole_notices, "TOGETHER_MS", 3_600_000)
+    scans = Scans(monkeypatch)
     async with (
         an_office() as office,
         running_node(connection, publisher, roles=WATCHES) as node,
@@ -240,13 +263,13 @@ async def test_many_holes_of_a_platform_are_one_notice_and_so_is_their_end(
             await add_shop(connection, publisher, ledger, source, webhook=office.url)
         for source in (SHOP, OTHER):
             await ledger_when(node.engine, source, lambda ledger: bool(ledger.holes))
-        await node.engine.monitor.scan()
+        await scans.one()
         monkeypatch.setattr(hole_notices, "TOGETHER_MS", 0)
         for source in (SHOP, OTHER):
             await ledger_when(node.engine, source, all_told)
         async with open_ledgers(ledger_bucket(connection, publisher)) as ledgers:
             for source in (SHOP, OTHER):
-                await node.engine.monitor.scan()
+                await scans.one()
                 assert len(logged.of("notice")) == 1  # a hole is left
                 await ledgers.move(source, lambda ledger: (accepted(ledger), None))
                 await ledger_when(node.engine, source, lambda ledger: bool(ledger.holes[0].accepted_by))
