@@ -13,7 +13,7 @@ Memory: a few chunks in either direction, whatever the size of the file.
 import base64
 import hashlib
 import secrets
-from collections.abc import AsyncIterable, AsyncIterator
+from collections.abc import AsyncIterable, AsyncIterator, Iterable
 from datetime import UTC, datetime
 
 import anyio
@@ -150,16 +150,18 @@ class Files:
         await purge_subject(self._connection, self._stream, self._chunk_subject(info.nuid))
         return True
 
-    async def delete_of(self, owner: str) -> int:
-        """Remove the files `owner/…` that have chunks, also unfinished ones. Return how many they were. It costs these
+    async def ids_of(self, owner: str) -> dict[str, str]:
+        """Return the files `owner/…` that have chunks, also unfinished ones: their names by their ids. It costs these
         files, however many there are."""
         chunks = await subjects_of(self._connection, self._stream, self._chunk_subject(f"{owner}.>"))
-        names = {_decoded(subject.split(".")[-2]) for subject in chunks}
-        for name in sorted(names):
-            await self.delete(name)
-        if names:
-            await purge_subject(self._connection, self._stream, self._chunk_subject(f"{owner}.>"))
-        return len(names)
+        return {subject.removeprefix(self._chunk_subject("")): _decoded(subject.split(".")[-2]) for subject in chunks}
+
+    async def delete_ids(self, ids: Iterable[str]) -> None:
+        """Remove files by their ids. One that was replaced since has another id, and stays."""
+        for nuid in ids:
+            info = await self.info(_decoded(nuid.split(".")[-2]))
+            if info is None or info.nuid != nuid or not await self.delete(info.name):
+                await purge_subject(self._connection, self._stream, self._chunk_subject(nuid))
 
     async def all(self) -> AsyncIterator[FileInfo]:
         """Yield the records of all files, oldest first."""

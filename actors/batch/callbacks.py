@@ -79,7 +79,7 @@ class Moments:
             if isinstance(answer, Refused):
                 raise answer
         reach("batch.tell")
-        await self._instances.move(record.instance_id, lambda before: moments.mark_reported(before, owed))
+        await self._instances.move_own(record, lambda before: moments.mark_reported(before, owed))
 
     def _outgoing(self, record: Instance, moment: Moment) -> list[Outgoing]:
         event = moments.event_of(record, moment)
@@ -177,7 +177,7 @@ class CallbackSender:
             return moments.called(before, moment, state, tries=tries, info=info)
 
         try:
-            await self._instances.move(record.instance_id, move)
+            await self._instances.move_own(record, move)
         except UnknownInstance:
             return  # it was removed meanwhile, after its time
 

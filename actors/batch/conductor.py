@@ -160,7 +160,7 @@ class Conductor:
         if record.state == "pending" and not record.is_cancelling:
             return None if is_reported else self._clock.now_ms() + AGAIN_MS
         results = [pair async for pair in self._results(record)]
-        record = await self._instances.move(instance_id, lambda before: self._next(before, task, results))
+        record = await self._instances.move_own(record, lambda before: self._next(before, task, results))
         if record.state in FINAL:
             log.info("instance.ended", extra=fields(instance=instance_id, task=record.task, state=record.state))
             return self._clock.now_ms()
@@ -244,8 +244,8 @@ class Conductor:
         if await self._beats.get(beat_key(record)) is not None or not self._offers.has_worker(record):
             return record
         log.warning("step.silent", extra=fields(instance=record.instance_id, state=record.state, fence=fence))
-        return await self._instances.move(
-            record.instance_id, lambda before: moves.renew_step(before, fence, self._clock.now_ms())
+        return await self._instances.move_own(
+            record, lambda before: moves.renew_step(before, fence, self._clock.now_ms())
         )
 
     async def _answer_for_nobody(self, record: Instance, task: TaskRecord) -> None:
@@ -290,7 +290,7 @@ class Conductor:
             is_kept = record.deleted_ms or self._archive is None or await self._archive(record.instance_id)
             if not is_kept:
                 return now_ms + ARCHIVE_AGAIN_MS
-            marked = await self._instances.move(record.instance_id, lambda before: moves.delete(before, now_ms))
+            marked = await self._instances.move_own(record, lambda before: moves.delete(before, now_ms))
             if marked.state in FINAL:  # a person may have retried it meanwhile
                 await self._removal.remove(marked)
         return until_ms

@@ -124,9 +124,36 @@ class Instances:
             self._live.learn(instance_id, _kept(record), revision)
         return record
 
-    async def remove(self, instance_id: str) -> None:
-        """Remove a record for good. A repeat is harmless."""
-        await self._bucket.delete(instance_id, ttl_s=GONE_S)
+    async def move_own(self, own: Instance, move: Callable[[Instance], Instance]) -> Instance:
+        """Apply `move` as above, but to this instance alone. If it was deleted and its id is another's now, that raises
+        UnknownInstance."""
+
+        def checked(before: Instance) -> Instance:
+            if before.created_ms != own.created_ms:
+                raise UnknownInstance(own.instance_id)
+            return move(before)
+
+        return await self.move(own.instance_id, checked)
+
+    async def is_there(self, own: Instance) -> bool:
+        """Return whether this instance is still the one of its id. It costs a read only where the view has another, or
+        none."""
+        seen = self.seen(own.instance_id)
+        try:
+            return (seen or await self.get(own.instance_id)).created_ms == own.created_ms
+        except UnknownInstance:
+            return False
+
+    async def remove(self, own: Instance) -> None:
+        """Remove a record for good, but none of a later instance of its id. A repeat is harmless."""
+        while (entry := await self._bucket.get(own.instance_id)) is not None:
+            if decode_instance(entry.raw).created_ms != own.created_ms:
+                return
+            try:
+                await self._bucket.delete(own.instance_id, revision=entry.revision, ttl_s=GONE_S)
+            except RevisionConflict:  # a call was recorded in it meanwhile
+                continue
+            return
 
     def _sort(self, instance_id: str) -> None:
         """Keep the unfinished instances of each task apart. A removed id may be another task's later."""

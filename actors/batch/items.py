@@ -21,7 +21,7 @@ from actors.runtime.logs import fields
 from streams.batch_messages import Chunk, ChunkResult, decode_chunk, decode_result, encode_message
 from streams.connection import Connection
 from streams.errors import MalformedMessage, NoStream, OutcomeUnknown, Refused, RevisionConflict
-from streams.log import Behind, LogEntry, last_entries, last_entry, next_entry, purge_subject, read_log
+from streams.log import Behind, LogEntry, extent_of, last_entries, last_entry, next_entry, purge_subject, read_log
 from streams.marked import MarkedWriter
 from streams.publisher import Outgoing, Publisher
 
@@ -37,6 +37,13 @@ class Gap(NamedTuple):
     chunks: range
     indexes: range
     results: list[ChunkResult]
+
+
+class StreamEnds(NamedTuple):
+    """The last sequences of the streams ITEMS and WORK at one moment."""
+
+    items: int
+    work: int
 
 
 class BatchItems:
@@ -195,13 +202,22 @@ class BatchItems:
             if (result := self._result(entry)) is not None:
                 yield entry.seq, result
 
-    async def drop(self, instance_id: str, task: str) -> None:
-        """Remove everything of an instance, and the pointers at its work. A repeat is harmless."""
+    async def ends(self) -> StreamEnds:
+        """Return up to where the streams are written now. What is stored later lies behind that."""
+        work = await extent_of(self._connection, self._namespace.stream("WORK"))
+        try:
+            return StreamEnds((await extent_of(self._connection, self._stream)).last_seq, work.last_seq)
+        except NoStream:
+            return StreamEnds(0, work.last_seq)
+
+    async def drop(self, instance_id: str, task: str, upto: StreamEnds) -> None:
+        """Remove everything of an instance, and the pointers at its work, up to these ends. A repeat is harmless."""
         work = self._namespace.pattern("work", "batch", task, "*", instance_id, "*")
-        await purge_subject(self._connection, self._namespace.stream("WORK"), work)
+        await purge_subject(self._connection, self._namespace.stream("WORK"), work, before_seq=upto.work + 1)
         for first in ("items", "results", "begun"):
+            pattern = self._namespace.pattern(first, instance_id, ">")
             try:
-                await purge_subject(self._connection, self._stream, self._namespace.pattern(first, instance_id, ">"))
+                await purge_subject(self._connection, self._stream, pattern, before_seq=upto.items + 1)
             except NoStream:
                 return
 

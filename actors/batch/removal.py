@@ -1,13 +1,15 @@
 """Removes everything of an instance that is over: its items and results, its pointers, its files, and last its record.
 
 Nobody may retry it meanwhile: `moves.delete` marks the record first. A repeat is harmless. It does not touch a later
-instance of the same id."""
+instance of the same id, nor an upload that waits for one: it removes only what was there before it saw the record
+last. `uploads.py` removes an upload that gets no instance."""
 
 import logging
 
 from actors.batch.instances import Instances, UnknownInstance
 from actors.batch.items import BatchItems
 from actors.batch.rules.record import Instance
+from actors.batch.views import is_upload_of, sheet_of
 from actors.runtime.logs import fields
 from streams.files import Files
 
@@ -24,13 +26,17 @@ class Removal:
 
     async def remove(self, marked: Instance) -> None:
         """Remove a marked instance. Raises MalformedMessage and the broker's errors."""
+        instance_id, upto = marked.instance_id, await self._items.ends()
+        files = await self._files.ids_of(instance_id)
         try:
-            present = await self._instances.get(marked.instance_id)
+            present = await self._instances.get(instance_id)
         except UnknownInstance:
             return
         if not present.deleted_ms or present.created_ms != marked.created_ms:
             return
-        await self._items.drop(marked.instance_id, marked.task)
-        await self._files.delete_of(marked.instance_id)  # actors/batch/uploads.py removes what this leaves
-        await self._instances.remove(marked.instance_id)
+        own = sheet_of(instance_id, present.input)
+        kept = [name for name in files.values() if is_upload_of(instance_id, name) and (not own or own.file != name)]
+        await self._items.drop(instance_id, marked.task, upto)
+        await self._files.delete_ids(file for file, name in files.items() if name not in kept)
+        await self._instances.remove(marked)
         log.info("instance.dropped", extra=fields(instance=marked.instance_id, task=marked.task))

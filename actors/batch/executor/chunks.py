@@ -17,7 +17,7 @@ from actors.batch.executor.one_by_one import run_marked, run_suspected
 from actors.batch.executor.retry import retried
 from actors.batch.executor.rounds import Round, run_items
 from actors.batch.executor.task_gate import TaskGate, TaskKeys
-from actors.batch.instances import Instances
+from actors.batch.instances import Instances, UnknownInstance
 from actors.batch.items import BatchItems
 from actors.batch.rules.record import Instance, is_over
 from actors.batch.rules.rounds import (
@@ -108,6 +108,8 @@ class Chunks:
             with traces.span(f"map {record.task}", "consumer", facts, parent=record.traceparent):
                 result = await self._result(handler, record, pointer, chunk, earlier, is_suspected=is_suspected)
         reach("batch.map")
+        if not await self._instances.is_there(record):
+            raise UnknownInstance(record.instance_id)
         await self._store(record, result)
         reach("batch.result")
 

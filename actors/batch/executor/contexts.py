@@ -82,11 +82,15 @@ class _Step:
         self.total: int | None = None
         self._record = record
         self._latest = latest
+        self._was_there = False
 
     @property
     def is_cancelled(self) -> bool:
-        """Whether the instance was cancelled. Writes from then on do not count."""
-        return is_step_over(self._latest(), self._record)
+        """Whether the instance was cancelled, or deleted after that. Writes from then on do not count."""
+        latest = self._latest()
+        is_gone = latest is None and self._was_there
+        self._was_there |= latest is not None
+        return is_gone or is_step_over(latest, self._record)
 
     @property
     def input(self) -> Any:

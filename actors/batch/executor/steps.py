@@ -76,9 +76,7 @@ class Steps:
         """Have the step begun under a new fence: the first holder of this pointer may have written some of it, or write
         on. A split that is not the same twice would be a mixture of two."""
         fence = record.step_fence
-        await self._instances.move(
-            record.instance_id, lambda before: moves.renew_step(before, fence, self._clock.now_ms())
-        )
+        await self._instances.move_own(record, lambda before: moves.renew_step(before, fence, self._clock.now_ms()))
 
     async def _begins(self, record: Instance) -> bool:
         """Record that the step is under way here. Return False if it is already: somebody removed its pointer from the
@@ -91,7 +89,7 @@ class Steps:
             is_ours = after is not before
             return after
 
-        await self._instances.move(record.instance_id, begin)
+        await self._instances.move_own(record, begin)
         if is_ours:
             await self._beats.put(beat_key(record), self._heartbeat(0, None), ttl_s=BEAT_TTL_S)
         return is_ours
@@ -145,9 +143,7 @@ class Steps:
         reach("batch.split")
         seal = await context.seal()
         reach("batch.seal")
-        await self._instances.move(
-            record.instance_id, lambda before: moves.seal_split(before, seal, self._clock.now_ms())
-        )
+        await self._instances.move_own(record, lambda before: moves.seal_split(before, seal, self._clock.now_ms()))
 
     async def _stream(self, record: Instance, context: SplitContext) -> None:
         """Release the new chunks of the split regularly."""
@@ -157,7 +153,7 @@ class Steps:
             try:
                 made = await context.made()
                 if made.chunks > chunks:
-                    await self._instances.move(record.instance_id, partial(moves.stage, made=made))
+                    await self._instances.move_own(record, partial(moves.stage, made=made))
                     chunks = made.chunks
                     reach("batch.stage")
             except FATAL:
@@ -172,8 +168,8 @@ class Steps:
             result = as_json(answer, "what reduce returned")
         except NotJson as error:
             result = Raw(msgspec.json.encode({"not_told": str(error)}))
-        await self._instances.move(
-            record.instance_id,
+        await self._instances.move_own(
+            record,
             lambda before: moves.reduced(before, record.step_fence, result, self._clock.now_ms()),
         )
 
@@ -190,7 +186,7 @@ class Steps:
             chance=self._chance(),
             is_final=is_final,
         )
-        await self._instances.move(record.instance_id, fail)
+        await self._instances.move_own(record, fail)
 
     async def _beat(self, record: Instance, context: SplitContext | ReduceContext, step: anyio.CancelScope) -> None:
         """Report every few seconds that the step is under way, and its progress. End a step that does not count any

@@ -152,12 +152,10 @@ def shown_state(instance: Instance) -> str:
 
 def is_over(latest: Instance | None, own: Instance) -> bool:
     """Return whether the pass in which `own` was read is cancelled or over. `latest` may be older than `own`, so only
-    what no later record reverts counts: within a pass a cancel stays."""
-    return (
-        latest is not None
-        and latest.created_ms == own.created_ms
-        and (latest.passes, latest.is_cancelling) > (own.passes, False)
-    )
+    what no later record reverts counts: within a pass a cancel stays, and a later instance of the id was made after
+    `own` was deleted."""
+    order = (own.created_ms, own.passes, False)
+    return latest is not None and (latest.created_ms, latest.passes, latest.is_cancelling) > order
 
 
 def is_step_over(latest: Instance | None, own: Instance) -> bool:

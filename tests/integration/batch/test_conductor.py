@@ -19,6 +19,7 @@ from actors.batch.items import BatchItems
 from actors.batch.rules.record import Instance, Seal
 from actors.batch.rules.refusals import BatchRefused
 from actors.batch.tasks import TaskLimits, TaskRecord
+from actors.batch.views import SheetInput
 from actors.runtime.rules.notices import Notice
 from penstock.errors import UsageError
 from penstock.node.batch_archive import archive_folder
@@ -158,7 +159,7 @@ async def test_those_that_have_not_ended_are_known_by_their_task(connection: Con
             while len(instances.unfinished("nobody")) != 2:
                 await anyio.lowlevel.checkpoint()
         assert {record.instance_id for record in instances.unfinished("nobody")} == {"i1", "i2"}
-        await instances.remove("i1")
+        await instances.remove(await instances.get("i1"))
         await instances.create(Instance(instance_id="i1", task="another", created_ms=0))
         with anyio.fail_after(LONG_S):
             while not instances.unfinished("another"):
@@ -224,7 +225,8 @@ async def test_an_instance_whose_tasks_record_is_removed_can_be_cancelled_and_is
     monkeypatch.setattr("actors.batch.conductor.REOFFER_MS", 50)
     items, namespace = BatchItems(connection, publisher), connection.namespace
     async with plant(connection, [], roles=("conductor",)) as node:
-        await node.engine.instances.create(await staged(items, "left"))
+        sheet = Raw(msgspec.json.encode(SheetInput(file="left/upload-1")))
+        await node.engine.instances.create(await staged(items, "left", input=sheet))
         with anyio.fail_after(LONG_S):
             while not (await node.record("left")).open:
                 await anyio.lowlevel.checkpoint()

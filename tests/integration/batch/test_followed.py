@@ -75,7 +75,7 @@ async def test_an_instance_that_vanished_while_nobody_followed_counts_no_more(bu
         await instances.create(Instance(instance_id=name, task="t", created_ms=0))
     async with following(instances):
         assert [each.instance_id for each in instances.unfinished("t")] == ["kept", "vanished"]
-    await instances.remove("vanished")
+    await instances.remove(await instances.get("vanished"))
     heard.clear()
     async with following(instances):
         assert [each.instance_id for each in instances.unfinished("t")] == ["kept"]

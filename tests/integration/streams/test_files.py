@@ -79,11 +79,16 @@ async def test_the_files_of_an_owner_go_and_no_others(files: Files, connection: 
     for name in ("a/rows.csv", "a/result-1/übung.xlsx", "a/empty", "ab/rows.csv", "a", "a b/rows.csv"):
         await put(files, name, b"" if name == "a/empty" else b"x" * CHUNK * 2)
     await put(files, "a/rows.csv", b"again")
-    assert await files.delete_of("a") == 2
+    found = await files.ids_of("a")
+    assert set(found.values()) == {"a/rows.csv", "a/result-1/übung.xlsx"}
+    await put(files, "a/result-1/übung.xlsx", b"later")
+    await files.delete_ids(found)
+    assert await read(files, "a/result-1/übung.xlsx") == b"later"
+    await files.delete_ids(await files.ids_of("a"))
     assert {info.name async for info in files.all()} == {"a/empty", "ab/rows.csv", "a", "a b/rows.csv"}
     bucket = connection.namespace.bucket("FILES")
     assert await count_of(connection, files_stream(bucket), f"$O.{bucket}.C.a.>") == 0
-    assert await files.delete_of("a") == 0
+    assert await files.ids_of("a") == {}
 
 
 async def test_what_is_too_large_leaves_nothing(files: Files, connection: Connection) -> None:

@@ -1,0 +1,183 @@
+"""A batch that was deleted, and one that came later under its id: nothing of the first reaches the second."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import AsyncIterator
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import anyio.to_thread
+import pytest
+from msgspec import Raw
+
+import penstock
+from actors.batch.executor.handler import TaskHandler
+from actors.batch.executor.steps import Steps
+from actors.batch.instances import Instances
+from actors.batch.items import BatchItems, StreamEnds
+from actors.batch.removal import Removal
+from actors.batch.rules.record import Instance
+from actors.batch.views import upload_name
+from streams.batch_messages import Chunk
+from streams.connection import Connection
+from streams.files import Files
+from streams.log import last_entry
+from streams.publisher import Publisher
+from tests.support.batches import LONG_S, Plant, plant
+
+
+@penstock.batch("same-id-split")
+class SameIdSplit:
+    """Each of its splits waits until it is let go, and then looks whether it still counts."""
+
+    began: dict[str, anyio.Event]
+    may_end: dict[str, anyio.Event]
+    saw: dict[str, bool]
+
+    async def split(self, ctx: penstock.SplitContext) -> None:
+        SameIdSplit.began[ctx.input].set()
+        await SameIdSplit.may_end[ctx.input].wait()
+        SameIdSplit.saw[ctx.input] = ctx.is_cancelled
+        await ctx.commit(ctx.input)
+
+    async def map(self, item: str) -> None:
+        pass
+
+    async def reduce(self, ctx: penstock.ReduceContext) -> dict[str, Any]:
+        return {"items": [result.item async for page in ctx.read() for result in page]}
+
+
+def _renew() -> None:
+    SameIdSplit.began = {name: anyio.Event() for name in ("old", "new")}
+    SameIdSplit.may_end = {name: anyio.Event() for name in ("old", "new")}
+    SameIdSplit.saw = {}
+
+
+async def _cancel_and_delete(node: Plant, instance_id: str) -> None:
+    await node.desk.cancel(instance_id)
+    await node.until(instance_id, "cancelled")
+    await node.desk.delete(instance_id)
+
+
+async def test_a_split_that_ends_late_is_none_of_a_later_batch_of_its_id(
+    connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _renew()
+    run, is_over = Steps.run, anyio.Event()
+
+    async def watched(self: Steps, handler: TaskHandler, record: Instance, **named: Any) -> None:
+        try:
+            await run(self, handler, record, **named)
+        finally:
+            if record.input == Raw(b'"old"'):
+                is_over.set()
+
+    monkeypatch.setattr(Steps, "run", watched)
+    async with plant(connection, ["same-id-split"]) as node:
+        with anyio.fail_after(LONG_S):
+            await node.submit("same-id-split", "old", id="same")
+            await SameIdSplit.began["old"].wait()
+            await _cancel_and_delete(node, "same")
+            await node.submit("same-id-split", "new", id="same")
+            await SameIdSplit.began["new"].wait()
+            SameIdSplit.may_end["old"].set()
+            await is_over.wait()
+            SameIdSplit.may_end["new"].set()
+        view = await node.until("same", "done")
+    assert SameIdSplit.saw["old"], "it learns that it does not count"
+    assert view.result == {"items": ["new"]}
+
+
+async def test_a_split_of_a_batch_that_was_cancelled_and_deleted_learns_it(connection: Connection) -> None:
+    _renew()
+    async with plant(connection, ["same-id-split"]) as node:
+        with anyio.fail_after(LONG_S):
+            await node.submit("same-id-split", "old", id="gone")
+            await SameIdSplit.began["old"].wait()
+            await _cancel_and_delete(node, "gone")
+            while node.engine.instances.seen("gone") is not None:
+                await anyio.lowlevel.checkpoint()
+            SameIdSplit.may_end["old"].set()
+            while "old" not in SameIdSplit.saw:
+                await anyio.lowlevel.checkpoint()
+    assert SameIdSplit.saw["old"]
+
+
+@penstock.batch("same-id-map")
+class SameIdMap:
+    """An item named `old` stands still in its thread until it is let go."""
+
+    began = threading.Event()
+    may_end = threading.Event()
+
+    async def split(self, ctx: penstock.SplitContext) -> None:
+        await ctx.commit(ctx.input)
+
+    def map(self, item: str) -> str:
+        if item == "old":
+            SameIdMap.began.set()
+            SameIdMap.may_end.wait(LONG_S)
+        return item
+
+    async def reduce(self, ctx: penstock.ReduceContext) -> dict[str, Any]:
+        return {"ends": [result.info async for page in ctx.read() for result in page]}
+
+
+async def test_an_item_that_ends_late_is_none_of_a_later_batch_of_its_id(
+    connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("actors.batch.conductor.REOFFER_MS", 50)
+    async with plant(connection, ["same-id-map"]) as node:
+        with anyio.fail_after(LONG_S):
+            await node.submit("same-id-map", "old", id="same")
+            await anyio.to_thread.run_sync(SameIdMap.began.wait)
+            await _cancel_and_delete(node, "same")
+            await node.submit("same-id-map", "new", id="same")
+            await node.until("same", "running")
+            SameIdMap.may_end.set()
+        view = await node.until("same", "done")
+    assert view.result == {"ends": ["new"]}
+
+
+class _Slow(BatchItems):
+    """Items whose removal waits until it is let go."""
+
+    async def drop(self, instance_id: str, task: str, upto: StreamEnds) -> None:
+        self.is_near.set()
+        await self.may_go.wait()
+        await super().drop(instance_id, task, upto)
+
+    is_near: anyio.Event
+    may_go: anyio.Event
+
+
+async def _one(data: bytes) -> AsyncIterator[bytes]:
+    yield data
+
+
+async def test_a_delete_that_stood_still_leaves_a_later_batch_of_its_id(
+    connection: Connection, publisher: Publisher
+) -> None:
+    async with plant(connection, [], roles=("conductor",)) as node:
+        instances: Instances = node.engine.instances
+        files = Files(connection, publisher, connection.namespace.bucket("FILES"))
+        slow = _Slow(connection, publisher)
+        slow.is_near, slow.may_go = anyio.Event(), anyio.Event()
+        old = Instance(instance_id="same", task="nobody", created_ms=1, state="done", ended_ms=10**14, deleted_ms=1)
+        new = Instance(instance_id="same", task="nobody", created_ms=2, step_fence=1)
+        await instances.create(old)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(Removal(instances, slow, files).remove, old)
+            await slow.is_near.wait()
+            file = upload_name("same")
+            await files.put(file, _one(b"a\n1\n"))
+            await Removal(instances, node.items, files).remove(old)
+            await instances.create(new)
+            await node.items.stage("same", 1, 0, [Chunk(first=0, items=(Raw(b"1"),))], created_ms=2)
+            slow.may_go.set()
+        assert (await node.record("same")).created_ms == 2
+        subject = connection.namespace.subject("items", "same", "1", "0")
+        assert await last_entry(connection, connection.namespace.stream("ITEMS"), subject) is not None
+        assert await files.info(file) is not None, "it was sent before the old one was gone"
