@@ -10,7 +10,7 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from actors.batch.callback_transport import BadCallback, check_callback
-from actors.batch.instances import InstanceExists, Instances
+from actors.batch.instances import InstanceExists, Instances, UnknownInstance
 from actors.batch.item_rows import index_of_row
 from actors.batch.items import BatchItems
 from actors.batch.removal import Removal
@@ -182,17 +182,29 @@ class BatchDesk:
 
     async def _create(self, record: Instance) -> Instance:
         """Store the record. Of two equal ones, with the same bytes in their files, the first stands. The other file is
-        removed."""
+        removed. One whose delete is under way is removed first."""
         try:
-            return await self._instances.create(record)
+            first = await self._instances.create(record)
         except InstanceExists as taken:
-            first, ours = (sheet_of(each.instance_id, each.input) for each in (taken.first, record))
-            if ours is not None and (first is None or first.file != ours.file):
-                await self._files.delete(ours.file)
-            is_same_task = (taken.first.task, taken.first.tenant) == (record.task, record.tenant)
-            if not is_same_task or first is None or ours is None or replace(first, file=ours.file) != ours:
-                raise
-            return taken.first
+            if not taken.first.deleted_ms:
+                return await self._same(record, taken)
+            first = taken.first
+        if not first.deleted_ms:
+            return first
+        await self._removal.remove(first)
+        if (given := sheet_of(record.instance_id, record.input)) is not None:
+            await self._sheet_input(record.instance_id, given.file, params=NOTHING)  # it may have been the same file
+        return await self._create(record)
+
+    async def _same(self, record: Instance, taken: InstanceExists) -> Instance:
+        """Return the first instance, if the new one is the same. Else raise what says that it exists."""
+        first, ours = (sheet_of(each.instance_id, each.input) for each in (taken.first, record))
+        if ours is not None and (first is None or first.file != ours.file):
+            await self._files.delete(ours.file)
+        is_same_task = (taken.first.task, taken.first.tenant) == (record.task, record.tenant)
+        if not is_same_task or first is None or ours is None or replace(first, file=ours.file) != ours:
+            raise taken
+        return taken.first
 
     async def show(self, instance_id: str) -> View:
         """Return an instance as it is now."""
@@ -290,7 +302,7 @@ class BatchDesk:
         """Return a page of an instance's items with the wanted status, in their order. A page may hold fewer than
         `most`, or none, and still not be the last."""
         _check_most(most, MOST_ITEMS)
-        record = await self._instances.get(check_token("instance", instance_id))
+        record = await self._whole(check_token("instance", instance_id))
         first, skip = _read_cursor(cursor)
         found: list[ItemShown] = []
         is_rows = self._is_rows(record)
@@ -309,6 +321,13 @@ class BatchDesk:
                     return ItemPage(found, f"{number}.{at + 1}")
         after = first + SCANNED
         return ItemPage(found, f"{after}.0" if after < chunks else "")
+
+    async def _whole(self, instance_id: str) -> Instance:
+        """Return an instance whose items are not being deleted: those would look lost."""
+        record = await self._instances.get(instance_id)
+        if record.deleted_ms:
+            raise UnknownInstance(instance_id)
+        return record
 
     async def sheet(self, instance_id: str, *, status: Wanted = "all") -> SheetHead:
         """Return how the sheet of an instance that is over is written. `items` has what is in it. With a status it is a
@@ -479,6 +498,7 @@ class BatchDesk:
             for pair in _views(chunk, found[number], rest, is_rows=is_rows):
                 yield pair
         else:
+            await self._whole(record.instance_id)
             gap = await self._items.lost(record, number)
             for part in lost_parts(gap.indexes.start, gap.indexes.stop):
                 for pair in _views(part, gap.results, _LOST, is_rows=False):

@@ -7,6 +7,7 @@ be written, the records stay, a notice says so, and the conductor tries again.""
 import logging
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 
 import anyio
@@ -85,12 +86,17 @@ class BatchArchive:
 
 async def _write(path: Path, parts: AsyncIterator[bytes]) -> None:
     growing = path.with_name(f".{path.name}")
-    async with await anyio.open_file(growing, "wb") as file:
-        async for part in parts:
-            await file.write(part)
-        await file.flush()
-        await anyio.to_thread.run_sync(os.fsync, file.wrapped.fileno())
-    await anyio.to_thread.run_sync(growing.replace, path)
+    try:
+        async with await anyio.open_file(growing, "wb") as file:
+            async for part in parts:
+                await file.write(part)
+            await file.flush()
+            await anyio.to_thread.run_sync(os.fsync, file.wrapped.fileno())
+        await anyio.to_thread.run_sync(growing.replace, path)
+    except BaseException:
+        with suppress(OSError):
+            growing.unlink(missing_ok=True)  # else the parts of many fill a folder that is nearly full
+        raise
 
 
 def _down(folder: Path, instance_id: str, error: OSError) -> Notice:

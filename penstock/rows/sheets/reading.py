@@ -28,6 +28,7 @@ __all__ = ["read_rows"]
 _SEPARATORS = (",", ";", "\t", "|")
 _TOLD_SEPARATOR = re.compile(r'"?sep=([^\w"\s]|\t)"?\r?\n?', re.IGNORECASE)
 """Excel's own first line of a csv: no row, but what its cells are separated by."""
+_QUOTED = re.compile(r'"[^"]*(?:"|$)')
 _CHUNK = 1024 * 1024
 _LEAST_COMMON = 0.8
 
@@ -78,7 +79,7 @@ def _csv(path: Path, limits: SheetLimits, encoding: str) -> Iterator[Sequence[ob
         if told is None:
             file.seek(0)
         skipped = 0 if told is None else 1  # Excel does not show that line, nor count it
-        separator = max(_SEPARATORS, key=first.count) if told is None else told[1]
+        separator = max(_SEPARATORS, key=_QUOTED.sub("", first).count) if told is None else told[1]
         lines = csv.reader(_without_nul(file, 1 + skipped), delimiter=separator, strict=True)
         try:
             yield from lines

@@ -18,6 +18,9 @@ from penstock.rows.sheets.workbook import Workbook, shown_text
 
 __all__ = ["SheetWriter", "open_sheet"]
 
+SEPARATORS = ";\t|"
+"""What a reader may take for the separator, unless it is quoted."""
+
 
 class SheetWriter(Protocol):
     """A file in writing, as a context manager that ends it. After an exception there is no file."""
@@ -65,7 +68,9 @@ class _Csv(_Text):
         super().__init__(place, encoding="utf-8-sig")  # without the mark Excel takes it for the local code page
         self._columns = columns
         self._lines = csv.writer(self._file)
-        self._lines.writerow([disarmed(name) for name in columns])
+        is_odd = any(sign in name for name in columns for sign in SEPARATORS)
+        header = csv.writer(self._file, quoting=csv.QUOTE_ALL) if is_odd else self._lines
+        header.writerow([disarmed(name) for name in columns])
 
     def write(self, rows: Sequence[Mapping[str, object]]) -> None:
         self._lines.writerows([_csv_cell(row.get(name)) for name in self._columns] for row in rows)

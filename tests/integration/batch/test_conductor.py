@@ -351,6 +351,21 @@ async def test_what_goes_is_kept_as_files_and_stays_while_it_cannot_be(
     assert (len(rows), rows[0][1]["row"]) == (ITEMS, 1)
 
 
+async def test_what_the_archive_could_not_write_to_its_end_leaves_no_part(
+    connection: Connection, publisher: Publisher, tmp_path: Path
+) -> None:
+    items, notices = BatchItems(connection, publisher), list[Notice]()
+    (tmp_path / "nobody" / "kept.0.jsonl").mkdir(parents=True)
+    async with plant(connection, [], roles=("conductor",), calls={"batch_archive": str(tmp_path)}) as node:
+        node.node.store.tell = notices.append
+        await node.engine.tasks.declare(TASK)
+        await node.engine.instances.create(await staged(items, "kept", state="done", ended_ms=1))
+        with anyio.fail_after(LONG_S):
+            while not notices:
+                await anyio.lowlevel.checkpoint()
+    assert [path.name for path in (tmp_path / "nobody").iterdir()] == ["kept.0.jsonl"]
+
+
 async def test_an_archive_that_is_not_there_is_told_at_the_start(connection: Connection, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"batch_archive: .* is no directory; make it first"):
         archive_folder(Config(batch_archive=str(tmp_path / "none")))

@@ -15,12 +15,14 @@ from msgspec import Raw
 import penstock
 from actors.batch.executor.handler import TaskHandler
 from actors.batch.executor.steps import Steps
-from actors.batch.instances import Instances
+from actors.batch.instances import Instances, UnknownInstance
 from actors.batch.items import BatchItems, StreamEnds
 from actors.batch.removal import Removal
-from actors.batch.rules.record import Instance
+from actors.batch.rules.record import Instance, Seal
+from actors.batch.tasks import TaskRecord
 from actors.batch.views import upload_name
 from streams.batch_messages import Chunk
+from streams.clock import now_ms
 from streams.connection import Connection
 from streams.files import Files
 from streams.log import last_entry
@@ -181,3 +183,27 @@ async def test_a_delete_that_stood_still_leaves_a_later_batch_of_its_id(
         subject = connection.namespace.subject("items", "same", "1", "0")
         assert await last_entry(connection, connection.namespace.stream("ITEMS"), subject) is not None
         assert await files.info(file) is not None, "it was sent before the old one was gone"
+
+
+async def test_an_id_whose_delete_is_under_way_is_free_at_once(connection: Connection, publisher: Publisher) -> None:
+    async with plant(connection, [], roles=("conductor",)) as node:
+        half = Instance(instance_id="half", task="nobody", created_ms=1, state="done", deleted_ms=now_ms())
+        await node.engine.tasks.declare(TaskRecord(task="nobody"))
+        await node.engine.instances.create(half)
+        view = await node.submit("nobody", id="half")
+        assert view.created_ms > 1, "else it is an answer about a batch that is about to go"
+        assert (await node.record("half")).created_ms == view.created_ms
+
+
+async def test_no_item_of_a_batch_that_is_being_deleted_counts_as_lost(
+    connection: Connection, publisher: Publisher
+) -> None:
+    async with plant(connection, [], roles=("conductor",)) as node:
+        seal = Seal(fence=1, chunks=1, items=1, digest="d")
+        await node.engine.tasks.declare(TaskRecord(task="nobody"))
+        half = Instance(
+            instance_id="half", task="nobody", created_ms=1, state="done", deleted_ms=now_ms(), step_fence=1, seal=seal
+        )
+        await node.engine.instances.create(half)
+        with pytest.raises(UnknownInstance):
+            await node.desk.items("half")

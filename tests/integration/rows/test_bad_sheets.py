@@ -312,6 +312,13 @@ async def test_117_a_quotation_that_never_ends_is_told_by_its_line(tmp_path: Pat
     assert "never closed" in await refusal(path)
 
 
+async def test_117_signs_within_a_columns_name_separate_nothing(tmp_path: Path) -> None:
+    names = ["size (S;M;L;XL)", "a|b|c|d", "sku"]
+    with open_sheet(tmp_path / "odd.csv", "csv", names) as sheet:
+        sheet.write([dict.fromkeys(names, "x")])
+    assert await rows_of(tmp_path / "odd.csv") == [(2, dict.fromkeys(names, "x"))]
+
+
 @pytest.mark.parametrize("encoding", ["utf-16", "gbk"])
 async def test_118_text_of_other_encodings_is_read(tmp_path: Path, encoding: str) -> None:
     path = tmp_path / "a.csv"
