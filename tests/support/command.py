@@ -6,7 +6,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from subprocess import DEVNULL, PIPE
 from typing import Any
@@ -15,7 +15,7 @@ import anyio
 import anyio.abc
 
 from actors.runtime.failpoints import VARIABLE as CRASH_AT
-from tests.support.forks import Forked, Output, fork
+from tests.support.forks import Forked, fork
 
 Process = Forked | anyio.abc.Process
 
@@ -52,13 +52,13 @@ async def penstock_within(within_s: float, *arguments: str, **environment: str) 
     """Run a `penstock …` that takes its time to its end."""
     written = {"out": b"", "err": b""}
 
-    async def read(name: str, output: Output | None) -> None:
+    async def read(name: str, output: AsyncIterable[bytes] | None) -> None:
         assert output is not None
         async for chunk in output:
             written[name] += chunk
 
     with anyio.fail_after(within_s):
-        async with fork(["penstock", *arguments], plain_environment(**environment)) as command:
+        async with await start(["-m", "penstock", *arguments], plain_environment(**environment)) as command:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(read, "out", command.stdout)
                 tasks.start_soon(read, "err", command.stderr)
@@ -167,11 +167,17 @@ async def start(
     err: int = PIPE,
 ) -> Process:
     """Start `python` with these arguments. It is forked if it may be (forks.py)."""
-    is_plain = (
-        not shell and environment.get("PYTHONPATH") == os.environ.get("PYTHONPATH") and CRASH_AT not in environment
-    )
-    if command[:2] == ["-m", "penstock"] and is_plain:
+    if command[:2] == ["-m", "penstock"] and not shell and _may_fork(environment):
         return fork(command[1:], environment, out=out, err=err)
     wrapped = ["sh", "-c", f'{shell}; exec "$0" "$@"'] if shell else []
     whole = [*wrapped, sys.executable, *command]
     return await anyio.open_process(whole, env=environment, stdin=DEVNULL, stdout=out, stderr=err)
+
+
+def _may_fork(environment: Mapping[str, str]) -> bool:
+    """Return whether nothing of the environment is read before the code runs: by Python itself, or by failpoints."""
+    return CRASH_AT not in environment and _of_python(environment) == _of_python(os.environ)
+
+
+def _of_python(environment: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in environment.items() if name.startswith("PYTHON")}

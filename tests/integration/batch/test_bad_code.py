@@ -269,7 +269,8 @@ async def test_90_a_million_items_in_one_commit_are_stored_some_at_a_time(node: 
     waits: list[int] = []
 
     class Staging:
-        async def stage(self, _instance: str, _fence: int, _first: int, chunks: list[Any]) -> list[bytes]:
+        async def stage(self, *place: Any, **_named: int) -> list[bytes]:
+            chunks = place[-1]
             waits.append(len(chunks))
             return []
 

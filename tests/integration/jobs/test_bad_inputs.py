@@ -124,7 +124,7 @@ ROWS: dict[str, Bad] = {
     "a holder on two lines": Bad({"topic": TOPIC, "holder": "a\nb"}, "holder", "reserve"),
     "a release into the past": Bad({"receipt": RECEIPT, "delay_ms": -1}, "delay_ms", "release"),
     "kick 10**9": Bad({"topic": TOPIC, "most": 10**9}, "most", "kick"),
-    "count nothing": Bad({}, "", "count"),
+    "count a number": Bad({"topic": 7}, "", "count"),
     "an unknown state": Bad({"topic": TOPIC, "state": "lost"}, "", "list"),
     "due bounds beyond all": Bad({"topic": TOPIC, "due_after_ms": 10**30}, "due_after_ms", "list"),
     "an unknown priority": Bad(job(priority="urgent")),

@@ -28,8 +28,8 @@ from tests.support.processes import free_ports
 TOPIC = "mail"
 MANY, AT_ONCE = 200, 50
 WAITING = 10
-SOON_S = 2.0
-"""Generous: half of this is what it takes."""
+SOON_S = 4.0
+"""Generous: a quarter of this is what it takes, and two cores run four tests at a time."""
 WITHIN_S = 60.0
 
 T = TypeVar("T")
@@ -218,7 +218,7 @@ async def test_a_long_poll_does_not_wait_at_a_desk_that_stands_still(
                 await anyio.sleep(0.05)  # some come before those who wait have found out
                 await jobs.add(TOPIC, id=str(n))
         assert sorted(job.id for job in held) == sorted(str(n) for n in range(WAITING))
-        assert max(desks.took_s["reserve"]) < 2 * SOON_S
+        assert max(desks.took_s["reserve"]) < SOON_S
         await jobs.add(TOPIC, id="last")
         await desks.wake()
         [last] = await jobs.reserve_many(TOPIC, wait=10)
