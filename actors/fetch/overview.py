@@ -136,7 +136,9 @@ def spent_text(rate: SpentRate) -> str:
 def source_why(shown: Overview, world: SliceWorld) -> SourceWhy:
     """Return what is in the way of a source."""
     around, waits = in_the_way(world)
-    if shown.state != "running":
+    if around == "nobody" and shown.state in ("down", "throttled"):  # nobody tries whether it is still so
+        code, reason = around, waits
+    elif shown.state != "running":
         code, reason = shown.state.replace(" ", "_"), shown.reason or "a person paused it"
     elif not shown.node:
         code, reason = "nobody", "no live node tends it; start one with `penstock up`"

@@ -95,3 +95,5 @@ def test_what_is_around_a_source_is_in_its_way(world: SliceWorld, code: str, rea
     assert why.code == code == in_the_way(world)[0]
     assert reason in why.reason
     assert source_why(Overview("mall/s1", state="parked", reason="401"), world).code == "parked"
+    down = source_why(Overview("mall/s1", state="down", reason="no answer"), world)
+    assert down.code == (code if code == "nobody" else "down")  # what nobody reads may be up again
