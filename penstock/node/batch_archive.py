@@ -5,9 +5,7 @@
 be written, the records stay, a notice says so, and the conductor tries again."""
 
 import logging
-import os
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import suppress
 from pathlib import Path
 
 import anyio
@@ -22,6 +20,7 @@ from actors.runtime.rules.notices import Notice
 from penstock.errors import UsageError
 from penstock.node.config import Config
 from penstock.rows.sheet_stream import sheet_parts
+from penstock.rows.whole_file import write_whole
 
 __all__ = ["BatchArchive", "archive_folder"]
 
@@ -86,17 +85,8 @@ class BatchArchive:
 
 async def _write(path: Path, parts: AsyncIterator[bytes]) -> None:
     growing = path.with_name(f".{path.name}")
-    try:
-        async with await anyio.open_file(growing, "wb") as file:
-            async for part in parts:
-                await file.write(part)
-            await file.flush()
-            await anyio.to_thread.run_sync(os.fsync, file.wrapped.fileno())
-        await anyio.to_thread.run_sync(growing.replace, path)
-    except BaseException:
-        with suppress(OSError):
-            growing.unlink(missing_ok=True)  # else the parts of many fill a folder that is nearly full
-        raise
+    await anyio.Path(growing).unlink(missing_ok=True)  # of a node that was killed
+    await write_whole(path, parts, growing=growing, is_synced=True)
 
 
 def _down(folder: Path, instance_id: str, error: OSError) -> Notice:

@@ -44,6 +44,7 @@ from actors.runtime.tracing import traces
 from penstock.api.forms.batch import SubmitOptions, TaskList, ViewList
 from penstock.errors import NotAccepted, Timeout, UsageError
 from penstock.rows.sheet_stream import sheet_parts
+from penstock.rows.whole_file import write_whole
 from penstock.sdk.calls import ServiceClient, client_error
 from penstock.sdk.client_forms import decode, encode
 from streams.connection import Connection
@@ -293,16 +294,7 @@ async def _write(target: Path, parts: AsyncIterator[bytes]) -> None:
         raise UsageError(f"{target}: a directory; name the file that the result shall be written to")
     if not await place.parent.is_dir():
         raise UsageError(f"{target}: there is no directory {target.parent}; make it first")
-    growing = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
-    try:
-        async with await open_file(growing, "xb") as file:
-            async for part in parts:
-                await file.write(part)
-        await anyio.to_thread.run_sync(growing.replace, target)
-    except BaseException:
-        with anyio.CancelScope(shield=True):
-            await anyio.Path(growing).unlink(missing_ok=True)
-        raise
+    await write_whole(target, parts, growing=target.with_name(f".{target.name}.{secrets.token_hex(4)}"))
 
 
 def chosen_file(view: View, name: str = "") -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
@@ -26,10 +27,10 @@ class Called(NamedTuple):
 
 
 def is_signed(header: str, body: bytes, secret: str = SECRET) -> bool:
-    """Check a signature."""
+    """Check a signature, and that it is of now."""
     told = dict(part.split("=", 1) for part in header.split(","))
     mac = hmac.new(secret.encode(), f"{told['t']}.".encode() + body, hashlib.sha256)
-    return hmac.compare_digest(mac.hexdigest(), told["v1"])
+    return hmac.compare_digest(mac.hexdigest(), told["v1"]) and abs(time.time() - int(told["t"])) < 300
 
 
 class Receiver:

@@ -54,7 +54,6 @@ TRIES = 50
 """The limit of revision conflicts for a move. A conflict too many after the reading costs the whole reading."""
 MOST_UNKNOWN = 20
 """Deliveries, a second apart, after which a source that is still unknown counts as removed."""
-"""The prefix of the sinks' consumers. Other consumers of the orders do not count."""
 
 
 class Lane(msgspec.Struct, frozen=True, order=True):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -22,8 +21,8 @@ from streams.batch_messages import Counts
 from streams.connection import Connection
 from streams.frames import Message
 from tests.support.batches import LONG_S, Plant, plant
+from tests.support.callbacks import SECRET, is_signed
 
-SECRET = "0123456789abcdef0123456789abcdef"
 QUICK: dict[str, Any] = {"retry_base_s": 0.01, "retry_cap_s": 0.02}
 
 
@@ -125,13 +124,6 @@ async def run(node: Plant, task: str, names: list[str]) -> View:
 
     view = await node.submit(task, upload=upload(), name="rows.csv")
     return await node.until(view.instance_id, "done", "failed", within_s=LONG_S)
-
-
-def is_signed(header: str, body: bytes, key: str) -> bool:
-    """As the how-to tells programs to look."""
-    told = dict(part.split("=", 1) for part in header.split(","))
-    mac = hmac.new(key.encode(), told["t"].encode() + b"." + body, hashlib.sha256).hexdigest()
-    return hmac.compare_digest(mac, told["v1"]) and abs(time.time() - int(told["t"])) < 300
 
 
 @pytest.mark.parametrize("door", ["http", "nats"])
