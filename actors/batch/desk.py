@@ -34,7 +34,6 @@ from actors.batch.views import (
     Wanted,
     find_file,
     is_upload_of,
-    page_of,
     pages_of,
     read_place,
     result_file,
@@ -42,6 +41,7 @@ from actors.batch.views import (
     upload_name,
 )
 from actors.runtime.rules.bounds import read_bound
+from actors.runtime.rules.pages import PAGE_BYTES, page_of
 from actors.runtime.rules.setting_values import BadSetting
 from actors.runtime.rules.slot_keys import check_path, key_reader
 from actors.runtime.rules.traceparents import is_traceparent
@@ -73,8 +73,6 @@ MOST_REDONE = 1_000
 MOST_SHOWN = 1_000
 SCANNED = 16
 """How many chunks one page of items reads at most, so that a page of rare failures stays quick."""
-PAGE_BYTES = 512 * 1024
-"""Limit of a page of items in bytes. It fits into one message, with room for the JSON around them."""
 ROOM_EACH = 100
 MOST_INFO = 300
 """Characters of an item's reason in a `why`."""

@@ -1,8 +1,8 @@
 """An instance, its items and its files as every door shows them to people and programs."""
 
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from typing import Any, Literal, TypeVar
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, Literal
 
 import msgspec
 from msgspec import Struct
@@ -12,7 +12,6 @@ from actors.batch.rules.refusals import BatchRefused
 from streams.batch_messages import Counts, Status
 from streams.files import FileInfo, Files
 
-_T = TypeVar("_T")
 UPLOAD_BYTES = 200 * 1024 * 1024
 MOST_ROWS = 100
 """Rows that a retry names: each is searched for among the chunks."""
@@ -82,18 +81,6 @@ class View(Struct, frozen=True, kw_only=True):
     def place(self) -> str:
         """Where it stands in a list, the newest first."""
         return f"{self.created_ms}.{self.instance_id}"
-
-
-def page_of(things: Iterable[_T], most: int, most_bytes: int, place: Callable[[_T], str]) -> tuple[list[_T], str]:
-    """Return the first things, up to `most` and `most_bytes` as JSON, at least one, and the place of the last one if
-    there are more."""
-    page: list[_T] = []
-    for thing in things:
-        most_bytes -= len(msgspec.json.encode(thing)) + 1
-        if page and (len(page) == most or most_bytes < 0):
-            return page, place(page[-1])
-        page.append(thing)
-    return page, ""
 
 
 def read_place(place: str) -> tuple[int, str]:

@@ -13,7 +13,7 @@ When it cannot go on: a source that fails is looked at again later, alone. The o
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import nullcontext
 from functools import lru_cache
 from typing import NamedTuple
@@ -30,7 +30,7 @@ from actors.fetch.rules.tuning import Lengths, pages_of
 from actors.fetch.settings_watch import LiveSettings
 from actors.fetch.sources import SourceKey, Sources, UnknownSource, UnusableSource
 from actors.runtime.failpoints import reach
-from actors.runtime.membership import Members
+from actors.runtime.membership import Members, NodeRecord
 from actors.runtime.pieces import in_pieces
 from actors.runtime.rules.placement import chosen
 from actors.runtime.tending import AGAIN_MS, Failures, Tending, nodes_of, tended_by
@@ -66,9 +66,12 @@ class LastOffer(NamedTuple):
     at_ms: Mapping[OfferKey, int] = NOTHING_OFFERED
 
 
-def tending_nodes(nodes: Iterable[str]) -> list[str]:
-    """Return which of the live nodes that allocate tend sources."""
-    return chosen(ROLE, nodes)
+def tending_nodes(nodes: Collection[NodeRecord], role: str = ROLE) -> list[str]:
+    """Return which of the live nodes tend sources. While one of them allocates in an earlier version, all that allocate
+    do, as that one believes: otherwise nobody would tend what it leaves to a node that is not chosen."""
+    allocating = [node for node in nodes if node.has_role(role)]
+    names = nodes_of(allocating, role)
+    return chosen(role, names) if all(node.placement for node in allocating) else names
 
 
 def lane_name(lane: str, place: str) -> str:
@@ -204,7 +207,7 @@ class SliceAllocator:
 
     def _is_tending(self) -> bool:
         """Return whether this node is one of those that tend sources."""
-        return self._members.name in tending_nodes(nodes_of(self._members, ROLE))
+        return self._members.name in tending_nodes(self._members.live().values())
 
     def _tends(self, source: SourceKey) -> bool:
         return self._ledgers.is_followed and source in self._sources and self._is_ours(str(source))

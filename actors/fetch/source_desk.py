@@ -158,7 +158,7 @@ class SourceDesk:
 
     async def _looks(self, stored: _Stored, pattern: str, *, after: str = "", limit: int | None = None) -> list[_Look]:
         ledgers = await stored_ledgers(self._ledgers, pattern)
-        nodes = tending_nodes(node.node for node in stored.nodes if node.has_role("allocator"))
+        nodes = tending_nodes(stored.nodes)
         first, found = cursor(after), list[_Look]()
         names = sorted(key for key in {*stored.sources, *ledgers} if key > first or not after)[:limit]
         async for key in in_pieces(names):

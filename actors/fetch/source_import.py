@@ -318,7 +318,7 @@ def new_ledger(start_ms: int, *, epoch: int, is_paused: bool) -> Ledger:
     return steering.pause(ledger, ADDED_SO) if is_paused else ledger
 
 
-def page_of(rows: Sequence[SourceRow], after: str, limit: int) -> list[SourceRow]:
+def rows_behind(rows: Sequence[SourceRow], after: str, limit: int) -> list[SourceRow]:
     """Return the rows that follow the source `after`, at most `limit`. `rows` are in the order of their sources."""
     first = bisect_right(rows, cursor(after), key=lambda row: cursor(row.source)) if after else 0
     return list(rows[first : first + limit])

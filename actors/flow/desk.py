@@ -27,6 +27,7 @@ from actors.flow.flows import (
 from actors.flow.rates_desk import BadRate, checked_rate
 from actors.flow.rules.groups import warnings_of
 from actors.flow.rules.obstacles import RowJob, RowsProgress, RowWhy, why_row
+from actors.runtime.rules.pages import MOST_LINES, PAGE_BYTES, page_of
 from actors.runtime.rules.setting_values import BadSetting, duration_text, nearest, span_ms
 from actors.runtime.rules.slot_keys import Slots
 from streams.clock import Clock
@@ -116,10 +117,15 @@ class FlowDesk:
         self._clock = clock
         self._serving = serving
 
-    async def list(self) -> list[FlowView]:
-        """Return all flows, each with its last round."""
-        views = [await self.show(flow) for flow in self._flows.known()]
-        return [replace(view, rounds=view.rounds[-1:]) for view in views]
+    async def list(
+        self, *, after: str = "", limit: int = MOST_LINES, most_bytes: int = PAGE_BYTES
+    ) -> tuple[list[FlowView], str]:
+        """Return a page of flows by name, each with its last round, and the name of the last one if there are more.
+        `after`: such a name."""
+        names = [flow for flow in self._flows.known() if flow > after][: limit + 1]
+        views = [await self.show(flow) for flow in names]
+        shown = (replace(view, rounds=view.rounds[-1:]) for view in views)
+        return page_of(shown, limit, most_bytes, lambda view: view.flow)
 
     async def show(self, flow: str) -> FlowView:
         """Return a flow with its latest rounds."""

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from actors.flow.flows import rows_topic
 from actors.flow.governor import LEASE
 from actors.runtime.rate_counts import Gathered, gather_begun
+from actors.runtime.rules.pages import MOST_LINES, PAGE_BYTES, page_of
 from actors.runtime.slot_look import SlotLook
 from streams.begun_messages import MOST_SECONDS, KeyBegun
 from streams.bucket import Bucket
@@ -108,7 +109,7 @@ class RatesView(Struct, frozen=True, kw_only=True):
     """Rates at one moment. `until_ms`: the end of the last full second, by the server's clock. `governor`: the node
     that deals the shares. Empty: there is none now. `answered` of `asked` live nodes said what they began. `silent`:
     the others. `slots`: keys of which slots are taken, those with the most waiting calls first, at most 100. `keys`:
-    how many there are."""
+    how many there are. `next`: the `after` of the following page of a list, whose first page alone has slots."""
 
     until_ms: int
     governor: str
@@ -118,6 +119,7 @@ class RatesView(Struct, frozen=True, kw_only=True):
     rates: Sequence[RateView]
     slots: Sequence[SlotsView] = ()
     keys: int = 0
+    next: str = ""
 
 
 class RateChanged(Struct, frozen=True, kw_only=True):
@@ -149,14 +151,22 @@ class RatesDesk:
         self._living = living
         self._clock = clock
 
-    async def list(self, seconds: int = SECONDS) -> RatesView:
-        """Return every rate that there is, with its last `seconds` seconds. Of the sources, which all have one, those
-        that sent requests in them."""
-        known = [(kind, name) for kind in KINDS for name in sorted(self._doors[kind].names())]
-        view = await self._view([each for each in known if self._rate_now(*each) > 0], seconds)
-        rates = [each for each in view.rates if each.kind != "source" or any(each.begun)]
+    async def list(
+        self, seconds: int = SECONDS, *, after: str = "", limit: int = MOST_LINES, most_bytes: int = PAGE_BYTES
+    ) -> RatesView:
+        """Return a page of the rates that there are, by kind and name, each with its last `seconds` seconds. Of the
+        sources, which all have one, those that sent requests in them: so a page may hold fewer than `limit`, or none,
+        and still not be the last. `after`: the `next` of an earlier page."""
+        known = ((kind, name) for kind in KINDS for name in sorted(self._doors[kind].names()))
+        first = _place(after)
+        wanted = [each for each in known if self._rate_now(*each) > 0 and _order(*each) > first][: limit + 1]
+        view = await self._view(wanted, seconds)
+        page, behind = page_of(view.rates, limit, most_bytes, lambda rate: f"{rate.kind}/{rate.name}")
+        rates = [each for each in page if each.kind != "source" or any(each.begun)]
+        if after:
+            return replace(view, rates=rates, next=behind)
         listed = await self._slots.listed(MOST_SLOT_KEYS)
-        return replace(view, rates=rates, slots=_slots_of(listed), keys=listed.total)
+        return replace(view, rates=rates, slots=_slots_of(listed), keys=listed.total, next=behind)
 
     async def show(self, kind: str, name: str, seconds: int = SECONDS) -> RatesView:
         """Return one rate, with its last `seconds` seconds."""
@@ -248,6 +258,19 @@ def _rate_view(kind: Kind, name: str, rate: float, nodes: Mapping[str, KeyBegun]
             for node, each in nodes.items()
         ],
     )
+
+
+def _order(kind: Kind, name: str) -> tuple[int, str]:
+    """Return what rates are listed by."""
+    return KINDS.index(kind), name
+
+
+def _place(after: str) -> tuple[int, str]:
+    """Return where a list goes on. Raises BadRate for a text that no page gave."""
+    kind, _, name = after.partition("/")
+    if after and not (kind in KINDS and name):
+        raise BadRate("after", f"{after[:80]!a}: is no place in this list; use the one that the last page gave")
+    return (KINDS.index(kind), name) if after else (0, "")
 
 
 def _slots_of(listed: SlotsListed) -> list[SlotsView]:

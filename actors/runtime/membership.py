@@ -52,6 +52,8 @@ LATE_S = 1.0
 """If a look is this late, the event loop was blocked or the process stopped, and heartbeats wait unread."""
 _BLOCKED = "find the code that does not await; leases and slices held here may have gone to others"
 LEAVE_S = 1.0
+PLACEMENT = 1
+"""1: some of the nodes tend the sources, and not all (ADR 67)."""
 
 Token = Annotated[str, Meta(pattern=rf"^{TOKEN.pattern}$")]
 
@@ -79,6 +81,9 @@ class NodeRecord(msgspec.Struct, frozen=True, kw_only=True):
     settled: dict[str, int] = {}
     """Up to which revision of each kind of settings this node has given up what they bind to another zone."""
     actors: tuple[ActorState, ...] = ()
+    placement: int = 0
+    """The newest rule of placement that this node follows, of those that `PLACEMENT` counts. Nodes that had none of
+    them do not report it."""
     steady: tuple[str, ...] = ()
     """The actors that have run without a failure since the start, as ROLE/NAME. `actors` has the others, so that a
     heartbeat, which all nodes read, is small. `living` returns all of them in `actors`."""
@@ -182,7 +187,7 @@ class Members:
         self._bucket = bucket
         self._beats = Live(bucket, _beat_of, unreadable="node.bad_record")
         self._beats.on_change(self._hear)
-        self._own = own
+        self._own = msgspec.structs.replace(own, placement=PLACEMENT)
         self._clock = clock
         self._is_connected = is_connected
         self._status = status

@@ -16,7 +16,7 @@ import anyio
 
 from actors.runtime.actor import FATAL
 from actors.runtime.logs import fields
-from actors.runtime.membership import Members
+from actors.runtime.membership import Members, NodeRecord
 from actors.runtime.rules.placement import Owners
 from streams.clock import Clock
 
@@ -29,13 +29,13 @@ LONGEST_WAIT_MS = 5_000
 K = TypeVar("K", bound=Hashable)
 
 
-def nodes_of(members: Members, role: str) -> list[str]:
-    """Return the live nodes of a role."""
-    return [name for name, node in members.live().items() if node.has_role(role)]
+def nodes_of(nodes: Iterable[NodeRecord], role: str) -> list[str]:
+    """Return the names of the nodes of a role."""
+    return [node.node for node in nodes if node.has_role(role)]
 
 
 def tended_by(
-    members: Members, role: str, *, among: Callable[[list[str]], Iterable[str]] = lambda nodes: nodes
+    members: Members, role: str, *, among: Callable[[Collection[NodeRecord], str], Iterable[str]] = nodes_of
 ) -> Callable[[str], bool]:
     """Return a function that says whether this node tends a key, among the live nodes of the role, or those of them
     that `among` returns. A listener of the members that uses this function must be added after it."""
@@ -43,7 +43,7 @@ def tended_by(
     owners = Owners()
 
     def follow() -> None:
-        owners.become(among(nodes_of(members, role)))
+        owners.become(among(members.live().values(), role))
 
     def is_ours(key: str) -> bool:
         return owners.owner(key) == members.name

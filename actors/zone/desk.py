@@ -15,6 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from actors.runtime.logs import fields
+from actors.runtime.rules.pages import MOST_LINES, PAGE_BYTES, page_of
 from actors.runtime.rules.setting_values import BadSetting, duration_text, span_ms
 from actors.runtime.rules.texts import some_of
 from actors.zone.offsets import Stored, records_of
@@ -225,10 +226,14 @@ class ZoneDesk:
 
     # ---- looking
 
-    async def zones(self) -> list[ZoneView]:
-        """Return the zones of the map, and those of live nodes that are not in it."""
+    async def zones(
+        self, *, after: str = "", limit: int = MOST_LINES, most_bytes: int = PAGE_BYTES
+    ) -> tuple[list[ZoneView], str]:
+        """Return a page of the zones of the map, and those of live nodes that are not in it, and the name of the last
+        one if there are more. `after`: such a name."""
         nodes, shards = self._nodes(), self._routing.current() or ShardMap()
-        return [_zone(shards, zone, nodes) for zone in sorted({*shards.zones(), *nodes})]
+        names = sorted(zone for zone in {*shards.zones(), *nodes} if zone > after)
+        return page_of((_zone(shards, zone, nodes) for zone in names), limit, most_bytes, lambda view: view.zone)
 
     async def zone(self, zone: str) -> ZoneShown:
         """Return a zone with its jobs and hand-overs."""
@@ -266,9 +271,14 @@ class ZoneDesk:
             raise BadMap(NO_MAP)
         return map_view(shards)
 
-    async def history(self) -> list[MapView]:
-        """Return the kept maps, the newest first."""
-        return [map_view(shards) for shards in await map_history(self._connection, self._changes)]
+    async def history(
+        self, *, before: int | None = None, limit: int = MOST_LINES, most_bytes: int = PAGE_BYTES
+    ) -> tuple[list[MapView], str]:
+        """Return a page of the kept maps, the newest first, and the epoch of the last one if there are more. `before`:
+        such an epoch."""
+        maps = await map_history(self._connection, self._changes)
+        views = (map_view(shards) for shards in maps if before is None or shards.epoch < before)
+        return page_of(views, limit, most_bytes, lambda view: str(view.epoch))
 
     async def report(self, epoch: int | None = None) -> MoveReport:
         """Return how a change of the map went, by default the last one. Raises BadMap if its maps are not kept."""

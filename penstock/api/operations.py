@@ -19,6 +19,7 @@ from actors.jobs.rules.schedule_views import ScheduleChanged, ScheduleRemoved, S
 from actors.zone.desk import ChangeView, MapView, RoutingChange, ZoneShards, ZoneShown
 from actors.zone.rules.report import MoveReport
 from penstock.api.forms import batch, flows, jobs, rates, schedules, sources, zones
+from penstock.api.forms.pages import PageQuery
 from penstock.api.forms.reading import RequestForm
 from penstock.api.http import batches as http_batches
 from penstock.api.http import flows as http_flows
@@ -276,8 +277,8 @@ OPERATIONS: tuple[Operation, ...] = (
     ),
     Operation(
         "GET", F, "listFlows", "List the flows, each with its last round", "read",
-        {200: flows.FlowsShown}, http_flows.list_flows,
-        endpoint=DeskEndpoint("flow", "list", RequestForm, nats_flows.list_flows),
+        {200: flows.FlowsShown}, http_flows.list_flows, query=PageQuery, problems=(400, 422),
+        endpoint=DeskEndpoint("flow", "list", PageQuery, nats_flows.list_flows),
     ),
     Operation(
         "GET", F + "/{flow}", "showFlow", "Show a flow with its latest rounds", "read",
@@ -312,11 +313,11 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation(
         "GET", Q, "listRates", "List the rates, and what is begun under each", "read",
         {200: RatesView}, http_rates.list_rates, query=rates.RatesQuery, problems=(400, 422),
-        endpoint=DeskEndpoint("rates", "list", rates.RatesAsk, nats_rates.list_rates),
+        endpoint=DeskEndpoint("rates", "list", rates.RatesQuery, nats_rates.list_rates),
     ),
     Operation(
         "GET", Q + "/{kind}/{name}", "showRate", "Show a rate, and each of its last seconds", "read",
-        {200: RatesView}, http_rates.show, query=rates.RatesQuery, problems=(400, 404, 422),
+        {200: RatesView}, http_rates.show, query=rates.RateQuery, problems=(400, 404, 422),
         endpoint=DeskEndpoint("rates", "show", rates.RateAsk, nats_rates.show),
     ),
     Operation(
@@ -352,8 +353,8 @@ OPERATIONS: tuple[Operation, ...] = (
     ),
     Operation(
         "GET", Z, "listZones", "List the zones, with their shards and live nodes", "read",
-        {200: zones.ZonesShown}, http_zones.list_zones,
-        endpoint=DeskEndpoint("zones", "list", RequestForm, nats_zones.list_zones),
+        {200: zones.ZonesShown}, http_zones.list_zones, query=PageQuery, problems=(400, 422),
+        endpoint=DeskEndpoint("zones", "list", PageQuery, nats_zones.list_zones),
     ),
     Operation(
         "GET", Z + "/{zone}", "showZone", "Show a zone with its jobs, and how its shards came", "read",
@@ -392,8 +393,8 @@ OPERATIONS: tuple[Operation, ...] = (
     ),
     Operation(
         "GET", M + "/history", "listRoutings", "List the kept shard maps, the newest first", "read",
-        {200: zones.MapsShown}, http_zones.history,
-        endpoint=DeskEndpoint("zones", "history", RequestForm, nats_zones.history),
+        {200: zones.MapsShown}, http_zones.history, query=zones.MapsQuery, problems=(400, 422),
+        endpoint=DeskEndpoint("zones", "history", zones.MapsQuery, nats_zones.history),
     ),
     Operation(
         "GET", M + "/report", "reportRouting", "Say how a change of the shard map went", "read",

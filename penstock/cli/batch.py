@@ -12,6 +12,7 @@ from actors.batch.views import Wanted
 from penstock.cli.call import CommandCall, command
 from penstock.cli.help import Group
 from penstock.cli.output import moment
+from penstock.cli.pages import Limit, behind, say_more
 from penstock.cli.person import progress
 from penstock.errors import UsageError
 
@@ -139,8 +140,7 @@ async def _list(
         views = await batches.list(task=task, state=state, tenant=tenant, most=most, after=after)
     columns = ["id", "task", "state", "items", "succeeded", "failed", "created"]
     call.out.table(columns, [_row(view) for view in views], empty="no batches; `penstock batch submit FILE` makes one")
-    if len(views) == most:
-        call.out.say(f"there may be more: --after {views[-1].place}")
+    say_more(call.out, len(views), most, views[-1].place if views else "")
     call.out.result(views)
 
 
@@ -270,14 +270,15 @@ async def _sheet(
     call.out.result({"path": str(path), "bytes": size})
 
 
-async def _tasks(call: CommandCall) -> None:
+async def _tasks(call: CommandCall, limit: Limit = None, after: Annotated[str, behind("TASK")] = "") -> None:
     """List the tasks that applications have declared, and their limits."""
     async with open_batches(call) as batches:
-        tasks = await batches.tasks()
+        tasks = await batches.tasks(after=after, limit=limit)
     columns = ["task", "application", "version", "instances\nat once", "items\nper s", "items\nat once", "attempts"]
     call.out.table(
         columns, [_task_row(task) for task in tasks], empty="no tasks; `penstock work MODULE` declares its own"
     )
+    say_more(call.out, len(tasks), limit, tasks[-1].task if tasks else "")
     call.out.result(tasks)
 
 

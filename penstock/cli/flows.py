@@ -9,6 +9,7 @@ import typer
 from penstock.cli.call import CommandCall, command
 from penstock.cli.help import Group
 from penstock.cli.output import moment
+from penstock.cli.pages import Limit, behind, say_more
 from penstock.cli.rates import read_rate
 from penstock.errors import UsageError
 
@@ -46,14 +47,15 @@ async def _open(call: CommandCall) -> "AsyncIterator[FlowCalls]":
         yield FlowCalls(ServiceClient(session.connection, "flow", ASK_S))
 
 
-async def _list(call: CommandCall) -> None:
+async def _list(call: CommandCall, limit: Limit = None, after: Annotated[str, behind("FLOW")] = "") -> None:
     """List the flows that applications have declared."""
     async with _open(call) as flows:
-        views = await flows.list()
+        views = await flows.list(after=after, limit=limit)
     columns = ["flow", "rate", "every", "in\nflight", "last\nround", "loaded", "state"]
     call.out.table(
         columns, [_row(view) for view in views], empty="no flows; `penstock up --app MODULE` declares its own"
     )
+    say_more(call.out, len(views), limit, views[-1].flow if views else "")
     call.out.result(views)
 
 

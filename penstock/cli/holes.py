@@ -7,6 +7,7 @@ import typer
 from penstock.admin.source_door import read_source
 from penstock.cli.call import CommandCall, command
 from penstock.cli.help import Group
+from penstock.cli.pages import Limit, behind, page, say_more
 from penstock.cli.person import By, Yes, confirm, who
 from penstock.errors import PenstockError, UsageError
 from penstock.times import span_text, time_text
@@ -23,6 +24,7 @@ MOST_SHOWN = 200
 
 SourceName = Annotated[str, typer.Argument(metavar="SOURCE", help="PLATFORM/SOURCE.", show_default=False)]
 MaybeSource = Annotated[str, typer.Argument(metavar="[SOURCE]", help="Only this one.", show_default=False)]
+AfterSlice = Annotated[str, behind("PLATFORM/SOURCE/SLICE")]
 SliceId = Annotated[str, typer.Argument(metavar="SLICE", help="As `holes list` shows it.", show_default=False)]
 MaybeSlice = Annotated[str, typer.Argument(metavar="[SLICE]", help="As `holes list` shows it.", show_default=False)]
 
@@ -44,6 +46,8 @@ async def _slices(
     state: Annotated[
         SliceState | None, typer.Option(help="All that are open, if not given.", show_default=False)
     ] = None,
+    limit: Limit = None,
+    after: AfterSlice = "",
 ) -> None:
     """List the slices that are cut and not finished: who holds them, or what they wait for."""
     async with call.session() as session:
@@ -63,7 +67,7 @@ async def _slices(
         "attempt": "attempt",
         "about": "",
     }
-    _show(call, columns, rows, empty="no slice is open")
+    _show(call, columns, rows, limit, after, empty="no slice is open")
 
 
 def _open_rows(source: "SourceKey", ledger: "Ledger", now_ms: int) -> list[dict[str, object]]:
@@ -104,7 +108,7 @@ def _open_rows(source: "SourceKey", ledger: "Ledger", now_ms: int) -> list[dict[
     return rows
 
 
-async def _list(call: CommandCall, source: MaybeSource = "") -> None:
+async def _list(call: CommandCall, source: MaybeSource = "", limit: Limit = None, after: AfterSlice = "") -> None:
     """List the holes, with what was tried and why it failed."""
     async with call.session() as session:
         from penstock.admin.records import Records
@@ -138,7 +142,7 @@ async def _list(call: CommandCall, source: MaybeSource = "") -> None:
         "accepted_by": "accepted by",
         "reason": "why",
     }
-    _show(call, columns, rows, empty="no holes")
+    _show(call, columns, rows, limit, after, empty="no holes")
 
 
 async def _redrive(
@@ -216,10 +220,42 @@ async def _ledgers(records: "Records", source: str) -> "list[tuple[SourceKey, Le
     return found
 
 
-def _show(call: CommandCall, columns: dict[str, str], rows: list[dict[str, object]], *, empty: str) -> None:
-    """Print all rows for programs, and what fits a screen or two for people."""
-    shown = [[row[key] for key in columns] for row in rows[:MOST_SHOWN]]
-    call.out.table(list(columns.values()), shown, empty=empty)
-    if len(rows) > MOST_SHOWN:
-        call.out.say(f"… and {len(rows) - MOST_SHOWN} more; name a source, or take all with --json")
-    call.out.result(rows)
+def _show(
+    call: CommandCall,
+    columns: dict[str, str],
+    rows: list[dict[str, object]],
+    limit: int | None,
+    after: str,
+    *,
+    empty: str,
+) -> None:
+    """Print a page of rows, by source and time. Without a limit: all for programs, and what fits a screen or two for
+    people."""
+    first = _order(after)
+    found = page(sorted(rows, key=lambda row: _order(_place(row))), limit, lambda row: _order(_place(row)) > first)
+    shown = found[:MOST_SHOWN]
+    call.out.table(list(columns.values()), [[row[key] for key in columns] for row in shown], empty=empty)
+    if len(found) > MOST_SHOWN:
+        call.out.say(f"… and {len(found) - MOST_SHOWN} more: --after {_place(shown[-1])}, or take all with --json")
+    else:
+        say_more(call.out, len(found), limit, _place(shown[-1]) if shown else "")
+    call.out.result(found)
+
+
+def _place(row: dict[str, object]) -> str:
+    return f"{row['source']}/{row['slice_id']}"
+
+
+def _order(place: str) -> tuple[str, str, int, str]:
+    """Return what a slice's place, as PLATFORM/SOURCE/SLICE, is sorted by. Nothing comes before the empty place. Raises
+    UsageError for a text that is no place."""
+    from actors.fetch.rules.slices import MalformedSliceId, parse_slice_id
+
+    if not place:
+        return ("", "", 0, "")
+    source, _, slice_id = place.rpartition("/")
+    try:
+        key = read_source(source)
+        return key.platform, key.source, parse_slice_id(slice_id).start_ms, slice_id
+    except MalformedSliceId as error:
+        raise UsageError(f"--after {place[:200]}: {error}; write PLATFORM/SOURCE/SLICE") from error

@@ -7,6 +7,7 @@ import typer
 
 from penstock.cli.call import CommandCall, command
 from penstock.cli.held import Topic, open_jobs, open_service
+from penstock.cli.pages import Limit, behind, say_more
 from penstock.errors import PenstockError, UsageError
 from penstock.times import read_moment, read_zone, span_text, time_text
 from streams.clock import now_ms
@@ -22,12 +23,7 @@ SHOWN_BODY = 60
 MOMENTS = ("due_ms", "added_ms", "expires_ms", "until_ms", "finished_ms")
 SHOWN = ("is_paused", "rate", "ttr", "attempts", "most_waiting", "lanes")
 """The settings in a list of topics. The view of one topic shows all of them."""
-MostTopics = Annotated[
-    int | None, typer.Option("-n", "--limit", metavar="N", min=1, help="At most so many.", show_default=False)
-]
-AfterTopic = Annotated[
-    str, typer.Option(metavar="TOPIC", help="Only those behind this one, by name.", show_default=False)
-]
+AfterTopic = Annotated[str, behind("TOPIC")]
 JobId = Annotated[str, typer.Argument(metavar="ID", help="The job's id within its topic.", show_default=False)]
 
 
@@ -158,7 +154,7 @@ async def _count(
     topics: Annotated[
         list[str] | None, typer.Argument(metavar="[TOPIC]...", help="All if none is named.", show_default=False)
     ] = None,
-    limit: MostTopics = None,
+    limit: Limit = None,
     after: AfterTopic = "",
 ) -> None:
     """Count jobs by state."""
@@ -168,10 +164,11 @@ async def _count(
         counts = await Jobs(service).counts(topics or None, after=after, limit=limit)
     rows = [[each.topic, each.delayed, each.ready, each.reserved, each.done] for each in counts]
     call.out.table(["topic", "delayed", "ready", "reserved", "still known"], rows, empty="no topic has been used")
+    say_more(call.out, len(counts), limit, counts[-1].topic if counts else "")
     call.out.result(counts)
 
 
-async def _topics(call: CommandCall, limit: MostTopics = None, after: AfterTopic = "") -> None:
+async def _topics(call: CommandCall, limit: Limit = None, after: AfterTopic = "") -> None:
     """List the topics that were ever used, with what is set about each."""
     from penstock.sdk.client_jobs import Jobs
 
@@ -179,6 +176,7 @@ async def _topics(call: CommandCall, limit: MostTopics = None, after: AfterTopic
         found = await Jobs(service).topics(after=after, limit=limit)
     rows = [[view.topic, *(_text(view.settings.get(name)) for name in SHOWN)] for view in found]
     call.out.table(["topic", *SHOWN], rows, empty="no topic has been used")
+    say_more(call.out, len(found), limit, found[-1].topic if found else "")
     call.out.result(found)
 
 

@@ -9,6 +9,7 @@ import typer
 
 from penstock.cli.call import CommandCall, command
 from penstock.cli.output import moment
+from penstock.cli.pages import Limit, behind, page, say_more
 from penstock.errors import UsageError
 
 if TYPE_CHECKING:
@@ -208,17 +209,19 @@ def _seeded(told: "Seeded | None") -> dict[str, list[str]] | None:
     return {"written": [str(each) for each in told.written], "kept": [str(each) for each in told.kept]}
 
 
-async def _nodes(call: CommandCall) -> None:
+async def _nodes(call: CommandCall, limit: Limit = None, after: Annotated[str, behind("NODE")] = "") -> None:
     """List the nodes that live, their duties, and how their actors fare."""
     async with call.session() as session:
         from actors.runtime.membership import living
 
-        records = await living(session.bucket("NODES"))
+        records = sorted(await living(session.bucket("NODES")), key=lambda record: record.node)
+    records = page(records, limit, lambda record: record.node > after)
     call.out.table(
         ["node", "zone", "labels", "roles", "platforms", "since", "load", "version", "actors"],
         [_row(record) for record in records],
         empty="no node lives; start one with `penstock up`",
     )
+    say_more(call.out, len(records), limit, records[-1].node if records else "")
     for record in records:
         for actor in record.actors:
             if actor.last_error:

@@ -11,6 +11,7 @@ import typer
 from penstock.cli.call import TAKES_TIMES, CommandCall, command
 from penstock.cli.help import Group
 from penstock.cli.output import moment
+from penstock.cli.pages import Limit, behind
 from penstock.cli.rate_seconds import levels_of, nodes_text, rate_text, sparkline
 from penstock.errors import UsageError
 
@@ -57,10 +58,10 @@ async def _open(call: CommandCall) -> "AsyncIterator[RateCalls]":
         yield RateCalls(ServiceClient(session.connection, "rates", ASK_S))
 
 
-async def _list(call: CommandCall) -> None:
+async def _list(call: CommandCall, limit: Limit = None, after: Annotated[str, behind("KIND/NAME")] = "") -> None:
     """List every rate: its target, and what was begun in the last full second and in ten."""
     async with _open(call) as rates:
-        view = await rates.list()
+        view = await rates.list(after=after, limit=limit)
     rows = [
         [
             f"{each.kind}/{each.name}",
@@ -74,6 +75,8 @@ async def _list(call: CommandCall) -> None:
     ]
     columns = ["name", "rate", "last second", "10 s mean", "nodes", "more waits"]
     call.out.table(columns, rows, empty="no rates; `penstock rates set topic/NAME 100` sets one")
+    if view.next:
+        call.out.say(f"there may be more: --after {view.next}")
     _say_slots(call, view)
     _say_nodes(call, view)
     call.out.result(view)

@@ -13,6 +13,7 @@ from actors.runtime.rules.texts import some_of
 from penstock.cli.call import CommandCall, command
 from penstock.cli.help import Group
 from penstock.cli.output import Output, moment
+from penstock.cli.pages import Limit, behind, say_more
 from penstock.errors import UsageError
 
 if TYPE_CHECKING:
@@ -257,11 +258,14 @@ def _say_moves(out: Output, view: "ChangeView") -> None:
         out.say(f"go on without a stop: {', '.join(plan.goes_on)}")
 
 
-async def _history(call: CommandCall) -> None:
+async def _history(
+    call: CommandCall, limit: Limit = None, after: Annotated[int | None, behind("EPOCH")] = None
+) -> None:
     """List the kept maps, the newest first. `penstock routing apply --epoch N` goes back to one."""
     async with open_zones(call) as zones:
-        maps = await zones.history()
+        maps = await zones.history(before=after, limit=limit)
     say_history(call.out, maps)
+    say_more(call.out, len(maps), limit, maps[-1].epoch if maps else "")
     call.out.result(maps)
 
 

@@ -12,6 +12,7 @@ from actors.jobs.rules.schedule_record import Misfire, Overlap
 from penstock.cli.call import TAKES_TIMES, CommandCall, command
 from penstock.cli.held import ASK_S
 from penstock.cli.help import Group
+from penstock.cli.pages import Limit, behind, say_more
 from penstock.cli.person import Yes, confirm
 from penstock.errors import UsageError
 from penstock.rows.schedule_names import read_name
@@ -177,14 +178,17 @@ def _interval(option: str, text: str) -> int:
 async def _list(
     call: CommandCall,
     topic: Annotated[str, typer.Option(metavar="TOPIC", help="Only of this one.", show_default=False)] = "",
+    limit: Limit = None,
+    after: Annotated[str, behind("TOPIC/NAME")] = "",
 ) -> None:
     """List schedules: when each is due next, and how it fares."""
     if topic:
         check_token("topic", topic)
     async with _opened(call) as schedules:
-        found = await schedules.list(topic)
+        found = await schedules.list(topic, after=after, limit=limit)
     rows = [[f"{line.topic}/{line.name}", *_cells(line)] for line in found]
     call.out.table(["schedule", "when", "next", "left\nout", "state"], rows, empty="no schedules")
+    say_more(call.out, len(found), limit, rows[-1][0] if rows else "")
     call.out.result([_document(line) for line in found])
 
 

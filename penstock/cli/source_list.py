@@ -7,6 +7,7 @@ import typer
 
 from penstock.admin.source_door import read_platform, read_source
 from penstock.cli.call import CommandCall, command
+from penstock.cli.pages import Limit, behind, say_more
 from penstock.times import span_text, time_text
 
 if TYPE_CHECKING:
@@ -28,12 +29,8 @@ def add_to(group: typer.Typer) -> None:
 async def _list(
     call: CommandCall,
     platform: Annotated[str, typer.Argument(metavar="[PLATFORM]", help="Only its sources.", show_default=False)] = "",
-    limit: Annotated[
-        int | None, typer.Option("-n", "--limit", metavar="N", min=1, help="At most so many.", show_default=False)
-    ] = None,
-    after: Annotated[
-        str, typer.Option(metavar="PLATFORM/SOURCE", help="Only those that follow this one.", show_default=False)
-    ] = "",
+    limit: Limit = None,
+    after: Annotated[str, behind("PLATFORM/SOURCE")] = "",
 ) -> None:
     """List the sources: state, how far they are read, what is open or given up on, their nodes, what is in the way."""
     pattern = f"{read_platform(platform)}.*" if platform else ">"
@@ -47,6 +44,7 @@ async def _list(
         [_row(each) for each in found],
         empty="no sources yet: penstock sources add PLATFORM/SOURCE --adapter NAME --account NAME=VALUE",
     )
+    say_more(call.out, len(found), limit, found[-1].source if found else "")
     call.out.result([msgspec.to_builtins(each) for each in found])
 
 

@@ -8,6 +8,7 @@ import typer
 
 from penstock.cli.call import CommandCall, command
 from penstock.cli.help import Group
+from penstock.cli.pages import Limit, behind, say_more
 from penstock.cli.person import Yes, confirm
 from penstock.errors import UsageError
 from penstock.times import time_text
@@ -119,14 +120,14 @@ def _show_text(call: CommandCall, text: str, record: "TokenRecord") -> None:
     call.out.result({"token": text, **_document(record)})
 
 
-async def _list(call: CommandCall) -> None:
+async def _list(call: CommandCall, limit: Limit = None, after: Annotated[str, behind("NAME.ID")] = "") -> None:
     """List tokens and what each may do. The tokens themselves are stored nowhere."""
     async with call.session() as session:
-        from penstock.api.http.tokens import list_tokens
+        from penstock.api.http.tokens import list_tokens, tokens_behind
 
         with _told():
-            found = await list_tokens(session.bucket(BUCKET))
-    at_ms = now_ms()
+            known = await list_tokens(session.bucket(BUCKET))
+    at_ms, found = now_ms(), tokens_behind(known, after)[:limit]
     rows = [
         [
             one.name,
@@ -142,7 +143,8 @@ async def _list(call: CommandCall) -> None:
     ]
     columns = ["name", "id", "state", "topics", "may", "tenant", "rate", "expires"]
     call.out.table(columns, rows, empty="no tokens: the gateway answers on loopback alone")
-    _warn_if_closed(found, at_ms)
+    say_more(call.out, len(found), limit, found[-1].key if found else "")
+    _warn_if_closed(known, at_ms)
     call.out.result([{**_document(one), "is_live": one.is_live(at_ms)} for one in found])
 
 

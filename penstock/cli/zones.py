@@ -9,6 +9,7 @@ from actors.runtime.rules.texts import some_of
 from penstock.cli.call import CommandCall, command
 from penstock.cli.help import Group
 from penstock.cli.output import Output
+from penstock.cli.pages import Limit, behind, say_more
 from penstock.cli.routing import (
     check_drill,
     followed,
@@ -49,10 +50,10 @@ def add_to(app: typer.Typer) -> None:
     command(group, "restore")(_restore)
 
 
-async def _list(call: CommandCall) -> None:
+async def _list(call: CommandCall, limit: Limit = None, after: Annotated[str, behind("ZONE")] = "") -> None:
     """List the zones: their shards, their live nodes, and whether they are drained or dead."""
     async with open_zones(call) as zones:
-        views = await zones.list()
+        views = await zones.list(after=after, limit=limit)
     rows = [
         [view.zone, view.state, view.count, view.shards or "-", f"{view.weight:g}", len(view.nodes)] for view in views
     ]
@@ -61,6 +62,7 @@ async def _list(call: CommandCall) -> None:
         rows,
         empty="no zones; start nodes with --zone, and make a map with `penstock routing apply FILE`",
     )
+    say_more(call.out, len(views), limit, views[-1].zone if views else "")
     call.out.result(views)
 
 

@@ -47,6 +47,7 @@ from penstock.rows.sheet_stream import sheet_parts
 from penstock.rows.whole_file import write_whole
 from penstock.sdk.calls import ServiceClient, client_error
 from penstock.sdk.client_forms import decode, encode
+from penstock.sdk.pages import all_lines
 from streams.connection import Connection
 from streams.errors import PermissionDenied, StreamError
 from streams.files import Files
@@ -146,15 +147,10 @@ class Batches:
     ) -> list[View]:
         """Return instances, the newest first, up to `most` in all. `after`: the `place` of the last one of an earlier
         list."""
-        found: builtins.list[View] = []
-        while len(found) < most:
-            ask = {"task": task, "state": state, "tenant": tenant, "most": min(1_000, most - len(found))}
-            page = decode(await self._ask("list", ask | ({"after": after} if after else {})), ViewList)
-            found += page.batches
-            after = page.next
-            if not after:
-                break
-        return found
+        which = {"task": task, "state": state, "tenant": tenant}
+        return await all_lines(
+            self._service, "list", ViewList, lambda page: page.batches, after=after, limit=most, length="most", **which
+        )
 
     async def items(self, id: str, *, status: Wanted = "all") -> AsyncIterator[ItemShown]:
         """Yield an instance's items of this status, in their order."""
@@ -233,16 +229,11 @@ class Batches:
         await _write(target, sheet_parts(head, pages, msgspec.convert(ending, SheetKind)))
         return target
 
-    async def tasks(self) -> builtins.list[TaskRecord]:
-        """Return all tasks that applications have declared."""
-        found: builtins.list[TaskRecord] = []
-        after = ""
-        while True:
-            page = decode(await self._ask("tasks", {"after": after} if after else {}), TaskList)
-            found += page.tasks
-            after = page.next
-            if not after:
-                return found
+    async def tasks(self, *, after: str = "", limit: int | None = None) -> builtins.list[TaskRecord]:
+        """Return all tasks that applications have declared, by name, or up to `limit` of those after `after`."""
+        return await all_lines(
+            self._service, "tasks", TaskList, lambda page: page.tasks, after=after, limit=limit, length="most"
+        )
 
     async def limit(self, task: str, **limits: object) -> TaskRecord:
         """Change limits of a task (`item_rate=200`), and return the values now in force. `None`: the default of the

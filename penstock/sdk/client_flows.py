@@ -11,6 +11,7 @@ from actors.flow.rules.obstacles import RowWhy
 from penstock.api.forms.flows import FlowsShown
 from penstock.sdk.calls import ServiceClient
 from penstock.sdk.client_forms import decode, encode
+from penstock.sdk.pages import all_lines
 
 __all__ = ["FlowCalls"]
 
@@ -21,10 +22,9 @@ class FlowCalls:
     def __init__(self, service: ServiceClient) -> None:
         self._service = service
 
-    async def list(self) -> builtins.list[FlowView]:
-        """Return all flows, each with its last round."""
-        answer = await self._service.request("list", b"{}")
-        return decode(answer.payload, FlowsShown).flows
+    async def list(self, *, after: str = "", limit: int | None = None) -> builtins.list[FlowView]:
+        """Return all flows by name, each with its last round, or up to `limit` of those after `after`."""
+        return await all_lines(self._service, "list", FlowsShown, lambda page: page.flows, after=after, limit=limit)
 
     async def show(self, flow: str) -> FlowView:
         """Return a flow with its latest rounds."""

@@ -48,6 +48,7 @@ from penstock.sdk.client_forms import (
     too_large,
 )
 from penstock.sdk.held_jobs import HeldJob, ReservationContext
+from penstock.sdk.pages import all_lines
 from streams.clock import monotonic_s
 from streams.job_messages import MOST_JOBS, NewJob, State, body_of, encode_new_job, is_json
 from streams.nonces import fresh_nonce
@@ -58,7 +59,6 @@ if TYPE_CHECKING:
 __all__ = ["HeldJob", "Jobs", "ReservationContext", "new_job"]
 
 _T = TypeVar("_T")
-_TopicPage = TypeVar("_TopicPage", TopicsShown, TopicViews)
 AT_ONCE = 8
 """Parts of a long list that are on their way at the same time."""
 MOST_IN_PART = 128
@@ -437,8 +437,9 @@ class Jobs:
         """Return how many jobs each of these topics has in each state. `None`: all topics, by name, or up to `limit` of
         those after `after`. In few requests, however many they are."""
         if topics is None:
-            pages = await self._topic_pages("count", TopicsShown, after, limit)
-            return [each for page in pages for each in page.topics]
+            return await all_lines(
+                self._service, "count", TopicsShown, lambda page: page.topics, after=after, limit=limit
+            )
         found: builtins.list[TopicCounted] = []
         for start in range(0, len(topics), MOST_TOPICS):
             ask = encode({"topics": topics[start : start + MOST_TOPICS]})
@@ -448,25 +449,7 @@ class Jobs:
     async def topics(self, *, after: str = "", limit: int | None = None) -> builtins.list[TopicView]:
         """Return all topics that were ever used, with their settings, by name, or up to `limit` of those after
         `after`."""
-        pages = await self._topic_pages("topics", TopicViews, after, limit)
-        return [view for page in pages for view in page.topics]
-
-    async def _topic_pages(
-        self, endpoint: str, form: type[_TopicPage], after: str, limit: int | None
-    ) -> builtins.list[_TopicPage]:
-        pages: builtins.list[_TopicPage] = []
-        left = limit
-        while left is None or left > 0:
-            ask: dict[str, object] = {"after": after} if after else {}
-            if left is not None:
-                ask["limit"] = min(MOST_TOPICS, left)
-            page = decode((await self._service.request(endpoint, encode(ask))).payload, form)
-            pages.append(page)
-            left = None if left is None else left - len(page.topics)
-            after = page.next
-            if not after:
-                break
-        return pages
+        return await all_lines(self._service, "topics", TopicViews, lambda page: page.topics, after=after, limit=limit)
 
     async def change_topic(self, topic: str, **values: object) -> TopicView:
         """Change settings of a topic (`ttr="90s"`, `is_paused=True`, …), and return the topic with all settings in

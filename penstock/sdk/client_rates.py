@@ -6,10 +6,13 @@ await client.rates.set("pay-prizes", 500)
 
 from math import isfinite
 
+from msgspec.structs import replace
+
 from actors.flow.rates_desk import SECONDS, RateChanged, RatesView
 from penstock.errors import UsageError
 from penstock.sdk.calls import ServiceClient
 from penstock.sdk.client_forms import decode, encode
+from penstock.sdk.pages import all_pages
 
 __all__ = ["RateCalls"]
 
@@ -21,9 +24,16 @@ class RateCalls:
     def __init__(self, service: ServiceClient) -> None:
         self._service = service
 
-    async def list(self, seconds: int = SECONDS) -> RatesView:
-        """Return every rate that there is, with what was begun in the last `seconds` full seconds, up to 120."""
-        return decode((await self._service.request("list", encode({"seconds": seconds}))).payload, RatesView)
+    async def list(self, seconds: int = SECONDS, *, after: str = "", limit: int | None = None) -> RatesView:
+        """Return every rate that there is, by kind and name, with what was begun in the last `seconds` full seconds, up
+        to 120. Or up to `limit` of those after `after`, a KIND/NAME: then `next` says where the list goes on. Of many
+        rates, the last ones may be of a second later than the first."""
+        first, *others = await all_pages(
+            self._service, "list", RatesView, lambda page: page.rates, after=after, limit=limit, seconds=seconds
+        )
+        if not others:
+            return first
+        return replace(first, rates=[rate for page in (first, *others) for rate in page.rates], next=others[-1].next)
 
     async def show(self, name: str, *, kind: str = "", seconds: int = SECONDS) -> RatesView:
         """Return one rate, with what was begun in the last `seconds` full seconds, up to 120."""

@@ -7,6 +7,7 @@ A schedule is named TOPIC/NAME. A length of time is a text with its unit ("10m")
 """
 
 import builtins
+import sys
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any, Unpack
@@ -19,11 +20,11 @@ from penstock.errors import NotAccepted
 from penstock.rows.schedule_names import read_name
 from penstock.sdk.calls import ServiceClient
 from penstock.sdk.client_forms import decode, encode, millis, moment_ms
+from penstock.sdk.pages import all_lines
 from streams.clock import now_ms
 
 __all__ = ["Schedules"]
 
-PAGE = 500
 _MILLISECONDS: dict[str, Callable[[str, Any], int]] = {
     "every": millis,
     "fixed_delay": millis,
@@ -64,15 +65,18 @@ class Schedules:
         """Add a schedule with the definition of this record."""
         return await self._changed("add", which, {**definition_of(wanted), "replace": is_replaced})
 
-    async def list(self, topic: str = "") -> builtins.list[ScheduleLine]:
-        """Return all schedules, or those of a topic, each with its next due time."""
-        found, after = builtins.list[ScheduleLine](), ""
-        while True:
-            page = decode(await self._ask("list", {"topic": topic, "after": after, "limit": PAGE}), SchedulesShown)
-            found += page.schedules
-            after = page.next
-            if not after:
-                return found
+    async def list(self, topic: str = "", *, after: str = "", limit: int | None = None) -> builtins.list[ScheduleLine]:
+        """Return all schedules, or those of a topic, each with its next due time, by topic and name, or up to `limit`
+        of those after `after`, a TOPIC/NAME."""
+        return await all_lines(
+            self._service,
+            "list",
+            SchedulesShown,
+            lambda page: page.schedules,
+            after=after,
+            limit=sys.maxsize if limit is None else limit,
+            topic=topic,
+        )
 
     async def show(self, which: str, *, next: int = 5) -> ScheduleView:
         """Return a schedule with its next due times and its latest runs."""

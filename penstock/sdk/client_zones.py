@@ -18,6 +18,7 @@ from penstock.api.forms.zones import MapsShown, ZonesShown
 from penstock.errors import UsageError
 from penstock.sdk.calls import ServiceClient
 from penstock.sdk.client_forms import decode, encode
+from penstock.sdk.pages import all_lines
 from penstock.sdk.zone_programs import run_program
 from penstock.sdk.zones import zone_handler
 
@@ -31,9 +32,9 @@ class ZoneCalls:
     def __init__(self, service: ServiceClient) -> None:
         self._service = service
 
-    async def list(self) -> builtins.list[ZoneView]:
-        """Return all zones, with their shards and live nodes."""
-        return decode((await self._service.request("list", b"{}")).payload, ZonesShown).zones
+    async def list(self, *, after: str = "", limit: int | None = None) -> builtins.list[ZoneView]:
+        """Return all zones by name, with their shards and live nodes, or up to `limit` of those after `after`."""
+        return await all_lines(self._service, "list", ZonesShown, lambda page: page.zones, after=after, limit=limit)
 
     async def show(self, zone: str) -> ZoneShown:
         """Return a zone with its jobs, and how its shards came."""
@@ -91,9 +92,10 @@ class ZoneCalls:
         ask = encode({"change": _change(change), "by": by})
         return decode((await self._service.request("apply", ask)).payload, ChangeView)
 
-    async def history(self) -> builtins.list[MapView]:
-        """Return the kept maps, the newest first."""
-        return decode((await self._service.request("history", b"{}")).payload, MapsShown).maps
+    async def history(self, *, before: int | None = None, limit: int | None = None) -> builtins.list[MapView]:
+        """Return the kept maps, the newest first, or up to `limit` of those before an epoch."""
+        after = "" if before is None else str(before)
+        return await all_lines(self._service, "history", MapsShown, lambda page: page.maps, after=after, limit=limit)
 
     async def report(self, epoch: int | None = None) -> MoveReport:
         """Return how a change of the map went, by default the last one: what was taken, how fast, how many rows came

@@ -59,7 +59,9 @@ class FlowChanges(RequestForm, frozen=True, kw_only=True):
     region_key: Annotated[str, Meta(max_length=200)] | UnsetType | None = UNSET
 
 
-class FlowsShown(Struct, frozen=True):
-    """All flows, each with its last round."""
+class FlowsShown(Struct, frozen=True, omit_defaults=True):
+    """A page of flows by name, each with its last round. `next` is the `after` of the following page. The last page has
+    none."""
 
     flows: list[FlowView]
+    next: str = ""

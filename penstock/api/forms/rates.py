@@ -5,22 +5,24 @@ from typing import Annotated
 from msgspec import Meta
 
 from actors.flow.rates_desk import SECONDS
+from penstock.api.forms.pages import PageQuery
 from penstock.api.forms.reading import RequestForm
 from streams.begun_messages import MOST_SECONDS
 
-__all__ = ["RateAsk", "RateChange", "RateSetAsk", "RatesAsk", "RatesQuery"]
+__all__ = ["RateAsk", "RateChange", "RateQuery", "RateSetAsk", "RatesQuery"]
 
 Seconds = Annotated[int, Meta(ge=1, le=MOST_SECONDS)]
 
 
-class RatesQuery(RequestForm, frozen=True, kw_only=True):
+class RateQuery(RequestForm, frozen=True, kw_only=True):
     """`seconds`: how many of the last full seconds are told."""
 
     seconds: Seconds = SECONDS
 
 
-class RatesAsk(RequestForm, frozen=True, kw_only=True):
-    """A request about all rates. `seconds`: how many of the last full seconds are told."""
+class RatesQuery(PageQuery, frozen=True, kw_only=True):
+    """A page of rates. `after`: the `next` of the page before. `seconds`: how many of the last full seconds are
+    told."""
 
     seconds: Seconds = SECONDS
 

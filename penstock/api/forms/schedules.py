@@ -11,6 +11,7 @@ from msgspec import Meta, Raw, Struct
 from actors.jobs.rules.cron import LONGEST_LINE
 from actors.jobs.rules.schedule_record import Misfire, Overlap, Schedule
 from actors.jobs.rules.schedule_views import MOST_NEXT, ScheduleLine
+from actors.runtime.rules.pages import PAGE_BYTES, page_of
 from actors.runtime.rules.setting_values import Duration
 from penstock.api.forms.jobs import Attempts, Moment, Ttr
 from penstock.api.forms.reading import RequestForm, picked
@@ -171,16 +172,20 @@ class ToBackfill(RequestForm, frozen=True, kw_only=True):
     to_ms: Moment | None = None
 
 
-class SchedulesShown(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class SchedulesShown(Struct, frozen=True, omit_defaults=True):
     """A page by topic and name. `next` is the `after` of the following page. The last page has none."""
 
     schedules: list[ScheduleLine]
     next: str = ""
 
 
-def page_of(lines: Iterable[ScheduleLine], after: str, limit: int) -> SchedulesShown:
+def schedules_page(
+    lines: Iterable[ScheduleLine], after: str, limit: int, most_bytes: int = PAGE_BYTES
+) -> SchedulesShown:
     """Return a page of these schedules."""
-    named = sorted(((f"{line.topic}/{line.name}", line) for line in lines), key=lambda one: one[0])
-    wanted = [(name, picked(ScheduleLine, line)) for name, line in named if name > after][: limit + 1]
-    page = wanted[:limit]
-    return SchedulesShown(schedules=[line for _, line in page], next=page[-1][0] if len(wanted) > limit else "")
+    wanted = (picked(ScheduleLine, line) for line in sorted(lines, key=_place) if _place(line) > after)
+    return SchedulesShown(*page_of(wanted, limit, most_bytes, _place))
+
+
+def _place(line: ScheduleLine) -> str:
+    return f"{line.topic}/{line.name}"

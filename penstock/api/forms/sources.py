@@ -1,13 +1,13 @@
 """The forms of sources, the same for HTTP, NATS and the Python client."""
 
-from collections.abc import Sequence
 from typing import Annotated
 
 from msgspec import Meta, Struct
 
 from actors.fetch.overview import Overview
 from actors.fetch.source_desk import SourceDesk
-from actors.fetch.source_import import SourceRow, page_of
+from actors.fetch.source_import import SourceRow, rows_behind
+from actors.runtime.rules.pages import PAGE_BYTES, page_of
 from penstock.api.forms.reading import RequestForm
 
 __all__ = [
@@ -97,17 +97,13 @@ class SourceRows(Struct, frozen=True):
     next: str = ""
 
 
-async def sources_page(desk: SourceDesk, asked: SourcesQuery) -> SourcesShown:
+async def sources_page(desk: SourceDesk, asked: SourcesQuery, most_bytes: int = PAGE_BYTES) -> SourcesShown:
     """Return a page of sources."""
     found = await desk.overviews(after=asked.after, limit=asked.limit + 1)
-    return SourcesShown(found[: asked.limit], _next([each.source for each in found], asked.limit))
+    return SourcesShown(*page_of(found, asked.limit, most_bytes, lambda each: each.source))
 
 
-async def rows_page(desk: SourceDesk, asked: SourcesQuery) -> SourceRows:
+async def rows_page(desk: SourceDesk, asked: SourcesQuery, most_bytes: int = PAGE_BYTES) -> SourceRows:
     """Return a page of rows."""
-    found = page_of(await desk.importer.export(), asked.after, asked.limit + 1)
-    return SourceRows(found[: asked.limit], _next([each.source for each in found], asked.limit))
-
-
-def _next(names: Sequence[str], limit: int) -> str:
-    return names[limit - 1] if len(names) > limit else ""
+    found = rows_behind(await desk.importer.export(), asked.after, asked.limit + 1)
+    return SourceRows(*page_of(found, asked.limit, most_bytes, lambda row: row.source))

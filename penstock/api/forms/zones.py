@@ -5,9 +5,11 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from actors.zone.desk import LONGEST_WAIT_MS, MapView, RoutingChange, ZoneView
+from penstock.api.forms.pages import PageQuery
 from penstock.api.forms.reading import RequestForm
 
 __all__ = [
+    "MapsQuery",
     "MapsShown",
     "ReportAsk",
     "RoutingApplyAsk",
@@ -65,13 +67,26 @@ class ReportAsk(RequestForm, frozen=True, kw_only=True):
     epoch: int | None = None
 
 
-class ZonesShown(Struct, frozen=True):
-    """All zones."""
+class MapsQuery(PageQuery, frozen=True, kw_only=True):
+    """A page of the kept shard maps. `after`: the `next` of the page before, which is an epoch."""
+
+    after: Annotated[str, Meta(pattern=r"^[0-9]{0,15}$")] = ""
+
+    @property
+    def before(self) -> int | None:
+        """The epoch before which the page begins. `None`: with the newest."""
+        return int(self.after) if self.after else None
+
+
+class ZonesShown(Struct, frozen=True, omit_defaults=True):
+    """A page of zones by name. `next` is the `after` of the following page. The last page has none."""
 
     zones: list[ZoneView]
+    next: str = ""
 
 
-class MapsShown(Struct, frozen=True):
-    """The kept shard maps, the newest first."""
+class MapsShown(Struct, frozen=True, omit_defaults=True):
+    """A page of the kept shard maps, the newest first. `next` as in ZonesShown."""
 
     maps: list[MapView]
+    next: str = ""

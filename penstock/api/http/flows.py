@@ -9,6 +9,7 @@ import msgspec
 from actors.flow.desk import FlowDesk, FlowView
 from actors.flow.flows import BadFlow, UnknownFlow
 from penstock.api.forms.flows import FlowChanges, FlowsShown, RowQuery
+from penstock.api.forms.pages import PageQuery
 from penstock.api.http.calls import GatewayState, HttpAnswer, HttpCall, decoded, query_of
 from penstock.api.http.jobs import audit
 from penstock.api.http.problems import refused
@@ -18,9 +19,10 @@ _values = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 async def list_flows(shared: GatewayState, call: HttpCall) -> HttpAnswer:
-    """List the flows, each with its last round."""
+    """List the flows, a page at a time, each with its last round."""
     with _telling(shared, call):
-        return HttpAnswer(FlowsShown(await shared.flows.list()))
+        asked = query_of(PageQuery, call.query)
+        return HttpAnswer(FlowsShown(*await shared.flows.list(after=asked.after, limit=asked.limit)))
 
 
 async def show(shared: GatewayState, call: HttpCall) -> HttpAnswer:

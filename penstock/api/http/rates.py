@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import msgspec
 
 from actors.flow.rates_desk import BadRate, UnknownRate
-from penstock.api.forms.rates import RateChange, RatesQuery
+from penstock.api.forms.rates import RateChange, RateQuery, RatesQuery
 from penstock.api.http.calls import GatewayState, HttpAnswer, HttpCall, decoded, query_of
 from penstock.api.http.jobs import audit
 from penstock.api.http.problems import refused
@@ -15,15 +15,17 @@ _change = msgspec.json.Decoder(RateChange).decode
 
 
 async def list_rates(shared: GatewayState, call: HttpCall) -> HttpAnswer:
-    """List every rate, with what was begun under it in the last full seconds, and which nodes have shares."""
+    """List the rates, a page at a time, with what was begun under each in the last full seconds, and which nodes have
+    shares."""
     with _telling(shared, call):
-        return HttpAnswer(await shared.rates.list(query_of(RatesQuery, call.query).seconds))
+        asked = query_of(RatesQuery, call.query)
+        return HttpAnswer(await shared.rates.list(asked.seconds, after=asked.after, limit=asked.limit))
 
 
 async def show(shared: GatewayState, call: HttpCall) -> HttpAnswer:
     """Show one rate, with what was begun under it in each of the last full seconds."""
     with _telling(shared, call):
-        seconds = query_of(RatesQuery, call.query).seconds
+        seconds = query_of(RateQuery, call.query).seconds
         return HttpAnswer(await shared.rates.show(call.value("kind"), call.value("name"), seconds))
 
 

@@ -17,7 +17,7 @@ from penstock.api.forms.schedules import (
     ScheduleToAdd,
     ToBackfill,
     ToTrigger,
-    page_of,
+    schedules_page,
 )
 from penstock.api.http.calls import GatewayState, HttpAnswer, HttpCall, decoded, query_of
 from penstock.api.http.jobs import audit, check_body
@@ -53,7 +53,7 @@ async def list_schedules(shared: GatewayState, call: HttpCall) -> HttpAnswer:
     with shared.load.work("other", call.caller.key), _telling(call):
         found = await shared.schedules.list(topic)
     mine = [_outer(call, line) for line in found if call.caller.is_own(line.topic)]
-    return HttpAnswer(page_of(mine, asked.after, asked.limit))
+    return HttpAnswer(schedules_page(mine, asked.after, asked.limit))
 
 
 async def show(shared: GatewayState, call: HttpCall) -> HttpAnswer:

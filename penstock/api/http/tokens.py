@@ -11,6 +11,7 @@ import hashlib
 import hmac
 import re
 import secrets
+from collections.abc import Sequence
 from typing import Annotated, Literal, get_args
 
 import msgspec
@@ -34,6 +35,7 @@ __all__ = [
     "revoke_token",
     "rotate_token",
     "token_id",
+    "tokens_behind",
 ]
 
 Verb = Literal["add", "reserve", "settle", "delete", "read", "look", "admin"]
@@ -157,6 +159,15 @@ async def list_tokens(bucket: Bucket[bytes]) -> list[TokenRecord]:
     Raises BadToken for a record that is not a token record."""
     found = [_read(entry) for entry in await bucket.entries()]
     return sorted(found, key=lambda one: (one.name, one.created_ms, one.id))
+
+
+def tokens_behind(tokens: Sequence[TokenRecord], after: str) -> list[TokenRecord]:
+    """Return the tokens of a list that follow the one with this key. If that one is gone, those of later names."""
+    keys = [one.key for one in tokens]
+    if after in keys:
+        return list(tokens[keys.index(after) + 1 :])
+    name = after.partition(".")[0]
+    return [one for one in tokens if one.name > name]
 
 
 async def revoke_token(bucket: Bucket[bytes], name: str, own_id: str = "", *, now_ms: int) -> list[TokenRecord]:

@@ -7,7 +7,8 @@ import msgspec
 
 from actors.zone.desk import ChangeView, RoutingChange, UnknownZone
 from actors.zone.rules.routing import BadMap
-from penstock.api.forms.zones import MapsShown, ReportAsk, ShardsQuery, ZonesShown, ZoneSteer
+from penstock.api.forms.pages import PageQuery
+from penstock.api.forms.zones import MapsQuery, MapsShown, ReportAsk, ShardsQuery, ZonesShown, ZoneSteer
 from penstock.api.http.calls import GatewayState, HttpAnswer, HttpCall, decoded, query_of
 from penstock.api.http.jobs import audit
 from penstock.api.http.problems import refused
@@ -17,9 +18,10 @@ _change = msgspec.json.Decoder(RoutingChange).decode
 
 
 async def list_zones(shared: GatewayState, call: HttpCall) -> HttpAnswer:
-    """List the zones, with their shards and live nodes."""
+    """List the zones, a page at a time, with their shards and live nodes."""
     with _telling(shared, call):
-        return HttpAnswer(ZonesShown(await shared.zones.zones()))
+        asked = query_of(PageQuery, call.query)
+        return HttpAnswer(ZonesShown(*await shared.zones.zones(after=asked.after, limit=asked.limit)))
 
 
 async def show(shared: GatewayState, call: HttpCall) -> HttpAnswer:
@@ -73,9 +75,10 @@ async def change(shared: GatewayState, call: HttpCall) -> HttpAnswer:
 
 
 async def history(shared: GatewayState, call: HttpCall) -> HttpAnswer:
-    """List the kept shard maps, the newest first."""
+    """List the kept shard maps, the newest first, a page at a time."""
     with _telling(shared, call):
-        return HttpAnswer(MapsShown(await shared.zones.history()))
+        asked = query_of(MapsQuery, call.query)
+        return HttpAnswer(MapsShown(*await shared.zones.history(before=asked.before, limit=asked.limit)))
 
 
 async def report(shared: GatewayState, call: HttpCall) -> HttpAnswer:

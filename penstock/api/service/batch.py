@@ -24,9 +24,6 @@ from penstock.api.forms.batch import (
 from penstock.api.service.calls import Question
 from streams.batch_messages import NewBatch
 
-ROOM = 16 * 1024
-"""Bytes of an answer that are reserved for everything but the list."""
-
 
 async def submit(desk: BatchDesk, new: NewBatch, _question: Question) -> View:
     return await desk.submit(new)
@@ -50,7 +47,7 @@ async def list_batches(desk: BatchDesk, ask: InstancesAsk, question: Question) -
         tenant=ask.tenant,
         most=ask.most,
         after=ask.after,
-        most_bytes=question.most_bytes - ROOM,
+        most_bytes=question.page_bytes,
     )
     return ViewList(batches=views, next=after)
 
@@ -68,7 +65,7 @@ async def retry(desk: BatchDesk, ask: RetryAsk, _question: Question) -> View:
 
 
 async def tasks(desk: BatchDesk, ask: TasksAsk, question: Question) -> TaskList:
-    tasks, after = desk.tasks(after=ask.after, most=ask.most, most_bytes=question.most_bytes - ROOM)
+    tasks, after = desk.tasks(after=ask.after, most=ask.most, most_bytes=question.page_bytes)
     return TaskList(tasks=tasks, next=after)
 
 

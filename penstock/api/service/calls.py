@@ -9,6 +9,7 @@ __all__ = ["MOST_WAITING", "DeskEndpoint", "Engine", "Question"]
 
 Engine = Literal["jobs", "batch", "schedules", "flow", "rates", "sources", "zones"]
 MOST_WAITING = 4_096
+ROOM = 16 * 1024
 """Long polls that one node holds. Each is a request at the server and some kilobytes of memory here."""
 
 
@@ -17,6 +18,11 @@ class Question(NamedTuple):
 
     request: Message
     most_bytes: int
+
+    @property
+    def page_bytes(self) -> int:
+        """Bytes of a list in the answer, beside which there is something else."""
+        return self.most_bytes - ROOM
 
 
 class DeskEndpoint(NamedTuple):

@@ -5,11 +5,12 @@ from collections.abc import Awaitable, Callable
 from actors.flow.desk import FlowDesk, FlowView
 from actors.flow.rules.obstacles import RowWhy
 from penstock.api.forms.flows import FlowAsk, FlowSetAsk, FlowsShown, RowAsk
+from penstock.api.forms.pages import PageQuery
 from penstock.api.service.calls import Question
 
 
-async def list_flows(desk: FlowDesk, _ask: object, _question: Question) -> FlowsShown:
-    return FlowsShown(await desk.list())
+async def list_flows(desk: FlowDesk, ask: PageQuery, question: Question) -> FlowsShown:
+    return FlowsShown(*await desk.list(after=ask.after, limit=ask.limit, most_bytes=question.page_bytes))
 
 
 def of_flow(

@@ -17,6 +17,7 @@ from actors.jobs.rules.job_answers import (
     TopicView,
 )
 from actors.jobs.rules.job_checks import check_range
+from actors.runtime.rules.pages import page_of
 from penstock.api.forms.jobs import (
     Answers,
     CountAsk,
@@ -43,8 +44,6 @@ from penstock.api.settling import SETTLES
 from streams.job_messages import AGE_HEADER, MEMORY_HEADER, MOST_JOBS, FirstTry, NewJob
 from streams.micro import RequestRefused
 
-ROOM = 16 * 1024
-"""Bytes of an answer that are reserved for everything but the jobs."""
 ROOM_EACH = 400
 """Bytes by which a reserved job may be longer than the stored one, mostly for its receipt."""
 
@@ -70,7 +69,7 @@ def _first_try(question: Question) -> FirstTry:
 
 
 async def reserve(desk: JobDesk, ask: ReserveAsk, question: Question) -> ReservedJobs:
-    most_bytes = question.most_bytes - ROOM - ROOM_EACH * min(max(ask.most, 0), MOST_JOBS)
+    most_bytes = question.page_bytes - ROOM_EACH * min(max(ask.most, 0), MOST_JOBS)
     jobs = await desk.reserve(
         ask.topic, most=ask.most, wait_ms=ask.wait_ms, ttr_ms=ask.ttr_ms, holder=ask.holder, most_bytes=most_bytes
     )
@@ -127,7 +126,7 @@ async def list_jobs(desk: JobDesk, ask: ListAsk, question: Question) -> ListPage
         limit=ask.limit,
         due_after_ms=ask.due_after_ms,
         due_before_ms=ask.due_before_ms,
-        most_bytes=question.most_bytes - ROOM,
+        most_bytes=question.page_bytes,
     )
 
 
@@ -144,14 +143,10 @@ async def count(desk: JobDesk, ask: CountAsk, _question: Question) -> TopicCount
 
 async def topics(desk: JobDesk, ask: TopicsAsk, question: Question) -> TopicViews:
     """Return a page, short enough for one message."""
-    views: list[TopicView] = []
-    left_bytes = question.most_bytes - ROOM
-    for view in desk.topics(after=ask.after, limit=ask.limit):
-        left_bytes -= len(encode(view)) + 1
-        if views and left_bytes < 0:
-            return TopicViews(topics=views, next=views[-1].topic)
-        views.append(view)
-    return TopicViews(topics=views, next=_next_topic(desk, [view.topic for view in views], ask.limit))
+    views, behind = page_of(
+        desk.topics(after=ask.after, limit=ask.limit), ask.limit, question.page_bytes, lambda view: view.topic
+    )
+    return TopicViews(topics=views, next=behind or _next_topic(desk, [view.topic for view in views], ask.limit))
 
 
 def _next_topic(desk: JobDesk, names: Sequence[str], limit: int) -> str:

@@ -10,7 +10,7 @@ from penstock.api.forms.schedules import (
     ScheduleShowAsk,
     SchedulesShown,
     TriggerAsk,
-    page_of,
+    schedules_page,
 )
 from penstock.api.service.calls import Question
 
@@ -19,8 +19,8 @@ async def add(desk: ScheduleDesk, ask: AddScheduleAsk, _question: Question) -> S
     return await desk.add(ask.topic, ask.name, ask.wanted(ask.tenant), is_replaced=ask.replace)
 
 
-async def list_schedules(desk: ScheduleDesk, ask: SchedulesAsk, _question: Question) -> SchedulesShown:
-    return page_of(await desk.list(ask.topic), ask.after, ask.limit)
+async def list_schedules(desk: ScheduleDesk, ask: SchedulesAsk, question: Question) -> SchedulesShown:
+    return schedules_page(await desk.list(ask.topic), ask.after, ask.limit, question.page_bytes)
 
 
 async def show(desk: ScheduleDesk, ask: ScheduleShowAsk, _question: Question) -> ScheduleView:

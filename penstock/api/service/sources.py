@@ -28,12 +28,12 @@ async def look(desk: SourceDesk, ask: LookAsk, _question: Question) -> LookView:
     return await desk.look(ask.platform, ask.source, start_ms=ask.start_ms, end_ms=ask.end_ms)
 
 
-async def list_sources(desk: SourceDesk, ask: SourcesQuery, _question: Question) -> SourcesShown:
-    return await sources_page(desk, ask)
+async def list_sources(desk: SourceDesk, ask: SourcesQuery, question: Question) -> SourcesShown:
+    return await sources_page(desk, ask, question.page_bytes)
 
 
-async def export(desk: SourceDesk, ask: SourcesQuery, _question: Question) -> SourceRows:
-    return await rows_page(desk, ask)
+async def export(desk: SourceDesk, ask: SourcesQuery, question: Question) -> SourceRows:
+    return await rows_page(desk, ask, question.page_bytes)
 
 
 async def import_sources(desk: SourceDesk, ask: ImportAsk, _question: Question) -> Imported:

@@ -2,7 +2,9 @@
 
 from actors.zone.desk import ChangeView, MapView, RoutingChange, ZoneDesk, ZoneShards, ZoneShown
 from actors.zone.rules.report import MoveReport
+from penstock.api.forms.pages import PageQuery
 from penstock.api.forms.zones import (
+    MapsQuery,
     MapsShown,
     ReportAsk,
     RoutingApplyAsk,
@@ -14,8 +16,8 @@ from penstock.api.forms.zones import (
 from penstock.api.service.calls import Question
 
 
-async def list_zones(desk: ZoneDesk, _ask: object, _question: Question) -> ZonesShown:
-    return ZonesShown(await desk.zones())
+async def list_zones(desk: ZoneDesk, ask: PageQuery, question: Question) -> ZonesShown:
+    return ZonesShown(*await desk.zones(after=ask.after, limit=ask.limit, most_bytes=question.page_bytes))
 
 
 async def show(desk: ZoneDesk, ask: ZoneAsk, _question: Question) -> ZoneShown:
@@ -50,5 +52,5 @@ async def report(desk: ZoneDesk, ask: ReportAsk, _question: Question) -> MoveRep
     return await desk.report(ask.epoch)
 
 
-async def history(desk: ZoneDesk, _ask: object, _question: Question) -> MapsShown:
-    return MapsShown(await desk.history())
+async def history(desk: ZoneDesk, ask: MapsQuery, question: Question) -> MapsShown:
+    return MapsShown(*await desk.history(before=ask.before, limit=ask.limit, most_bytes=question.page_bytes))

@@ -652,6 +652,10 @@ async def test_flows(asker: Recorder, node: BatchNode) -> None:
     await http("POST", f"{here}/pay/pause", token="reader")
     flow = partial(asker.service, "flow")
     await flow("list")
+    for query in ("after=pay", "after=oa&limit=1", "limit=0", "what=1"):
+        await http("GET", f"{here}?{query}")
+    await flow("list", '{"after": "pay"}')
+    await flow("list", '{"limit": 1001}')
     for verb in ("show", "pause", "run", "resume", "run"):
         await flow(verb, '{"flow": "pay"}')
         await flow(verb, '{"flow": "none"}')
@@ -762,10 +766,17 @@ async def test_zones(asker: Recorder) -> None:
     await http("POST", f"{zones}/a/restore")
     await http("POST", f"{zones}/z/drain")
     await http("GET", f"{routing}/history")
+    for query in ("limit=1", "limit=1&after=3", "after=1", "after=x", "limit=0"):
+        await http("GET", f"{routing}/history?{query}")
+    for query in ("limit=1", "limit=1&after=a", "after=b", "limit=0"):
+        await http("GET", f"{zones}?{query}")
     for epoch in ("", "?epoch=2", "?epoch=9", "?epoch=x"):
         await http("GET", f"{routing}/report{epoch}")
     service = partial(asker.service, "zones")
     await service("list")
+    await service("list", '{"after": "a"}')
+    await service("history", '{"after": "2", "limit": 1}')
+    await service("history", '{"after": "x"}')
     for verb in ("show", "drain", "restore"):
         await service(verb, '{"zone": "b"}')
         await service(verb, '{"zone": "z"}')
@@ -787,6 +798,9 @@ async def test_rates(asker: Recorder, node: BatchNode) -> None:
     await asker.look("jobs", "topic", '{"topic": "limited", "set": {"rate": 2.5}}')
     await http("GET", f"{here}/flow/pay?seconds=3")
     await http("GET", f"{here}/topic/limited")
+    await http("GET", f"{here}?after=topic/zzz")
+    await http("GET", f"{here}?after=zoo")
+    await http("GET", f"{here}?limit=0")
     for bad in ("seconds=0", "seconds=121", "seconds=x", "what=1"):
         await http("GET", f"{here}?{bad}")
         await http("GET", f"{here}/flow/pay?{bad}")
@@ -805,6 +819,7 @@ async def test_rates(asker: Recorder, node: BatchNode) -> None:
     await http("PATCH", f"{here}/flow/pay", '{"rate": 1}', token="tenant")
     rates = partial(asker.service, "rates")
     await rates("list", '{"what": 1}')
+    await rates("list", '{"after": "what/x"}')
     await rates("show", '{"name": "pay"}')
     await rates("show", '{"name": "odd", "kind": "task", "seconds": 2}')
     for bad in ('{"name": "none"}', '{"name": "pay", "kind": "queue"}', '{"name": "pay", "seconds": 121}', "{}"):

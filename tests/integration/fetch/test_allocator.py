@@ -1,7 +1,7 @@
 """Cutting and offering on a real server: lost offers, several nodes, nodes that die, and many sources."""
 
 import resource
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -12,6 +12,8 @@ from actors.fetch.ledgers import open_ledgers
 from actors.fetch.rules.ledger import Ledger, first_ledger
 from actors.fetch.slice_allocator import SliceAllocator, tending_nodes
 from actors.fetch.sources import SourceKey, SourceRecord
+from actors.runtime.membership import PLACEMENT, NodeRecord
+from streams.bucket import Bucket
 from streams.clock import now_ms
 from streams.connection import Connection, connect
 from streams.fetch_messages import SliceOffer, decode_slice_offer
@@ -306,6 +308,10 @@ async def until_follow(cluster: Cluster, names: set[str], within_s: float = 30) 
             await anyio.lowlevel.checkpoint()
 
 
+def allocators(names: Iterable[str]) -> list[NodeRecord]:
+    return [NodeRecord(node=name, run=name, roles=("allocator",), placement=PLACEMENT) for name in names]
+
+
 async def test_of_six_nodes_four_follow_the_ledgers_and_the_next_one_replaces_a_dead_one(
     server: EmbeddedServer, connection: Connection, publisher: Publisher
 ) -> None:
@@ -319,7 +325,7 @@ async def test_of_six_nodes_four_follow_the_ledgers_and_the_next_one_replaces_a_
             await add_shop(connection, publisher, shop, max_open=1, concurrency=1, rate=0.001, burst=1)
         await wait_until(cluster, set(names))
         await until_all_know(cluster, shops)
-        tending = tending_nodes(names)
+        tending = tending_nodes(allocators(names))
         others = set(names) - set(tending)
         await until_follow(cluster, set(tending))
         assert len(tending) == 4
@@ -333,10 +339,28 @@ async def test_of_six_nodes_four_follow_the_ledgers_and_the_next_one_replaces_a_
         del cluster.nodes[dead]
         left = [name for name in names if name != dead]
         await wait_until(cluster, set(left))
-        await until_follow(cluster, set(tending_nodes(left)))
+        await until_follow(cluster, set(tending_nodes(allocators(left))))
         after = cluster.tended()
         assert set.union(*after.values()) == shops
         assert sum(map(len, after.values())) == len(shops)
+        tasks.cancel_scope.cancel()
+
+
+async def test_while_a_node_of_an_earlier_version_lives_all_nodes_tend_as_it_believes(
+    server: EmbeddedServer, connection: Connection, publisher: Publisher
+) -> None:
+    names = [f"n{number}" for number in range(6)]
+    cluster, old = Cluster(), b'{"node": "old", "run": "r", "roles": ["allocator"]}'
+    await apply(connection, wanted(connection.namespace, profile="fast"))
+    nodes = Bucket(connection, publisher, connection.namespace.bucket("NODES"), bytes)
+    async with anyio.create_task_group() as tasks:
+        for name in names:
+            await tasks.start(run_node, server, connection, cluster, name, ALLOCATES)
+        await wait_until(cluster, set(names))
+        await until_follow(cluster, set(tending_nodes(allocators(names))))
+        await nodes.put("old", old, ttl_s=5)
+        await until_follow(cluster, set(names))
+        await until_follow(cluster, set(tending_nodes(allocators(names))))  # it is silent, and taken for dead
         tasks.cancel_scope.cancel()
 
 

@@ -74,6 +74,22 @@ async def test_holes_are_listed_with_why(shop: CommandLine) -> None:
     assert "HTTP 500" in (await shop("holes", "list")).ok().out
 
 
+async def test_holes_and_slices_are_listed_a_page_at_a_time(shop: CommandLine) -> None:
+    for what in (("holes", "list"), ("slices",)):
+        whole = (await shop(*what, "--json")).ok().json()
+        found, after = list[dict[str, object]](), ""
+        for _ in whole:
+            told = (await shop(*what, "--limit", "1", "--after", after)).ok().out
+            [one] = (await shop(*what, "--limit", "1", "--after", after, "--json")).ok().json()
+            after = f"{one['source']}/{one['slice_id']}"
+            assert f"there may be more: --after {after}" in told
+            found.append(one)
+        assert found == whole
+        assert (await shop(*what, "--after", after, "--json")).ok().json() == []
+        wrong = await shop(*what, "--after", "mall/s1/x")
+        assert (wrong.code, "PLATFORM/SOURCE/SLICE" in wrong.err) == (2, True)
+
+
 async def test_a_redriven_hole_is_open_again_and_its_letter_is_gone(shop: CommandLine) -> None:
     told = (await shop("holes", "redrive", "mall/s1", FIRST, "--by", "kim", "--json")).ok().json()
     assert told["redriven"] == [FIRST]

@@ -33,6 +33,10 @@ async def test_a_token_is_changed_over_and_the_first_revoked(cli: CommandLine) -
     (await cli("tokens", "revoke", "shop", first["id"], "--yes")).ok()
     states = {one["id"]: one["is_live"] for one in (await cli("tokens", "list", "--json")).ok().json()}
     assert states == {first["id"]: False, second["id"]: True}
+    [page] = (await cli("tokens", "list", "--limit", "1", "--json")).ok().json()
+    [rest] = (await cli("tokens", "list", "--after", f"shop.{page['id']}", "--json")).ok().json()
+    assert [page["id"], rest["id"]] == [first["id"], second["id"]]
+    assert (await cli("tokens", "list", "--after", "shop.gone", "--json")).ok().json() == []
     (await cli("tokens", "revoke", "shop", "--yes")).ok()
     none = await cli("tokens", "revoke", "shop", "--yes")
     assert (none.code, "has no token" in none.err) == (2, True)

@@ -1,0 +1,31 @@
+"""Lists a page at a time: their options, and what people are told of the next page."""
+
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, TypeVar
+
+import typer
+
+from penstock.cli.output import Output
+
+__all__ = ["Limit", "behind", "page", "say_more"]
+
+Limit = Annotated[
+    int | None, typer.Option("-n", "--limit", metavar="N", min=1, help="At most so many.", show_default=False)
+]
+_T = TypeVar("_T")
+
+
+def behind(metavar: str) -> Any:
+    """Return the option `--after` of a list whose lines have a place of this form."""
+    return typer.Option("--after", metavar=metavar, help="Only those behind this one.", show_default=False)
+
+
+def page(lines: Sequence[_T], limit: int | None, is_behind: Callable[[_T], bool]) -> list[_T]:
+    """Return the lines of a list that was read whole, those that are `is_behind` and at most `limit`."""
+    return [line for line in lines if is_behind(line)][:limit]
+
+
+def say_more(out: Output, count: int, limit: int | None, place: object) -> None:
+    """Say how the list goes on, if it may. `place`: of the last line."""
+    if limit is not None and count == limit:
+        out.say(f"there may be more: --after {place}")
