@@ -111,8 +111,9 @@ class ChangeView(Struct, frozen=True, kw_only=True):
 
 
 class ZoneView(Struct, frozen=True, kw_only=True):
-    """A zone. `state`: `live`, `dead` (no node of it lives), or `drained`. `shards`: what it owns. `had`: what it gets
-    back when it is restored. `nodes`: the live ones."""
+    """A zone. `state`: `live`, `dead` (no node of it lives), or `drained`. While the hub does not answer: `cut off` is
+    the zone that tells this, and the others are `unknown`. `shards`: what it owns. `had`: what it gets back when it is
+    restored. `nodes`: the live ones."""
 
     zone: str
     state: str
@@ -189,6 +190,16 @@ class KnownOffsets(Protocol):
 class AtHub(Protocol):
     """What a zone with a server of its own knows of itself and of the hub."""
 
+    @property
+    def zone(self) -> str:
+        """The zone itself."""
+        ...
+
+    @property
+    def is_linked(self) -> bool:
+        """Whether the hub answered last time."""
+        ...
+
     async def own_map(self) -> ShardMap | None:
         """Return the zone's own map."""
         ...
@@ -233,7 +244,7 @@ class ZoneDesk:
         one if there are more. `after`: such a name."""
         nodes, shards = self._nodes(), self._routing.current() or ShardMap()
         names = sorted(zone for zone in {*shards.zones(), *nodes} if zone > after)
-        return page_of((_zone(shards, zone, nodes) for zone in names), limit, most_bytes, lambda view: view.zone)
+        return page_of((self._zone(shards, zone, nodes) for zone in names), limit, most_bytes, lambda view: view.zone)
 
     async def zone(self, zone: str) -> ZoneShown:
         """Return a zone with its jobs and hand-overs."""
@@ -243,10 +254,28 @@ class ZoneDesk:
         stored = await self._offsets.of_all()
         moves = [move for job, each in stored.items() for move in _handovers(job, each) if move.after == zone]
         return ZoneShown(
-            zone=_zone(shards, zone, nodes),
+            zone=self._zone(shards, zone, nodes),
             jobs=[_job(shards, zone, job, each) for job, each in sorted(stored.items())],
             handovers=sorted(moves, key=lambda move: -move.taken_ms)[:MOST_MOVES],
         )
+
+    def _zone(self, shards: ShardMap, zone: str, nodes: Mapping[str, Sequence[str]]) -> ZoneView:
+        live = sorted(nodes.get(zone, ()))
+        return ZoneView(
+            zone=zone,
+            state=self._cut(zone) or ("drained" if zone in shards.drained else "live" if live else "dead"),
+            shards=shards.shards_text(zone),
+            count=len(shards.shards_of(zone)),
+            weight=shards.weight(zone) if zone in shards.zones() else 0.0,
+            had=text_of(shards.drained.get(zone, ()), shards.function),
+            nodes=live,
+        )
+
+    def _cut(self, zone: str) -> str:
+        """Return the state of a zone while the hub does not answer: what is known of it may be old."""
+        if self._hub is None or self._hub.is_linked:
+            return ""
+        return "cut off" if zone == self._hub.zone else "unknown"
 
     async def shards(self, zone: str, *, after: int | None = None, wait_ms: int = 0) -> ZoneShards:
         """Return the shards of a zone. With `after`, wait up to `wait_ms` for a map of a later epoch than that."""
@@ -473,19 +502,6 @@ def map_view(shards: ShardMap) -> MapView:
         changed_ms=shards.changed_ms,
         by=shards.by,
         why=shards.why,
-    )
-
-
-def _zone(shards: ShardMap, zone: str, nodes: Mapping[str, Sequence[str]]) -> ZoneView:
-    live = sorted(nodes.get(zone, ()))
-    return ZoneView(
-        zone=zone,
-        state="drained" if zone in shards.drained else "live" if live else "dead",
-        shards=shards.shards_text(zone),
-        count=len(shards.shards_of(zone)),
-        weight=shards.weight(zone) if zone in shards.zones() else 0.0,
-        had=text_of(shards.drained.get(zone, ()), shards.function),
-        nodes=live,
     )
 
 

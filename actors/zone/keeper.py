@@ -98,7 +98,7 @@ class Keeper:
         has_taken: Callable[[int], bool] = lambda _epoch: True,
     ) -> None:
         self._has_taken = has_taken
-        self._zone = life.zone
+        self.zone = life.zone
         self._node = node
         self._buckets = buckets
         self._leases = leases
@@ -112,7 +112,7 @@ class Keeper:
         self._first: tuple[int, float] = (0, 0.0)
         self._new_since_s: float | None = None
         self._reason = ""
-        self._copies = OffsetCopies(self._zone, buckets.offsets, buckets.hub_offsets)
+        self._copies = OffsetCopies(self.zone, buckets.offsets, buckets.hub_offsets)
         self.elected = anyio.Event()
         """Set while this node is the keeper."""
 
@@ -124,7 +124,7 @@ class Keeper:
         await lead(self._leases, LEASE, self._node, ttl_s=LEASE_TTL_S, body=self._lead)
 
     async def _lead(self, _lease: Lease) -> None:
-        log.info("zone.keeper_leads", extra=fields(zone=self._zone, node=self._node))
+        log.info("zone.keeper_leads", extra=fields(zone=self.zone, node=self._node))
         self._heard.clear()
         self._new_since_s = None
         removers = [self._map.on_change(self.wake), self._life.on_change(self.wake)]
@@ -154,7 +154,7 @@ class Keeper:
                 self._heard.clear()  # what is not heard from the hub is no silence of a zone
             if self._reason != str(error):
                 self._reason = str(error)
-                log.warning("zone.keeper_waits", extra=fields(zone=self._zone, error=str(error)))
+                log.warning("zone.keeper_waits", extra=fields(zone=self.zone, error=str(error)))
         else:
             self._reason = ""
 
@@ -177,11 +177,16 @@ class Keeper:
 
     async def _own_record(self) -> ZoneRecord | None:
         """Return the zone's record. The view of a keeper that begins may be empty."""
-        known = self._life.zones.get(self._zone)
+        known = self._life.zones.get(self.zone)
         if known is not None:
             return known
-        entry = await self._buckets.hub_zones.get(self._zone)
+        entry = await self._buckets.hub_zones.get(self.zone)
         return None if entry is None else read_zone(entry)
+
+    @property
+    def is_linked(self) -> bool:
+        """Whether the hub answered last time."""
+        return self._life.is_linked
 
     async def own_map(self) -> ShardMap | None:
         """Return the zone's own map."""
@@ -205,22 +210,22 @@ class Keeper:
             mine = await self._give_up(shards, mine)
             await self._free_lost(mine, is_forced=True)
         seen = await self._change_own(lambda record: taken(record, epoch) if _is(record, "joining") else None)
-        owned = mine.shards_of(self._zone) if mine is not None else frozenset()
-        if seen is None or not are_free(owned, epoch, await self.records(), self._zone):
+        owned = mine.shards_of(self.zone) if mine is not None else frozenset()
+        if seen is None or not are_free(owned, epoch, await self.records(), self.zone):
             return
         await self._import(owned)
         if await self._change_own(lambda record: joined(record) if record == seen else None):
-            log.info("zone.joined", extra=fields(zone=self._zone, was="new" if own is None else own.state))
+            log.info("zone.joined", extra=fields(zone=self.zone, was="new" if own is None else own.state))
 
     async def _meet_new_hub(self) -> None:
         """Give the hub what this zone has saved, and wait until no node of it can still act by a renewal at the hub
         that was before. Raises HubWaits until then."""
         if self._new_since_s is None:
             for job, of_job in (await self._offsets.of_all()).items():
-                own = {shard: each.record for shard, each in of_job.items() if each.record.zone == self._zone}
+                own = {shard: each.record for shard, each in of_job.items() if each.record.zone == self.zone}
                 await self._copies.copy({f"{job}.{shard}": record for shard, record in own.items()})
             self._new_since_s = monotonic_s()
-            log.warning("zone.hub_is_new", extra=fields(zone=self._zone))
+            log.warning("zone.hub_is_new", extra=fields(zone=self.zone))
         if monotonic_s() - self._new_since_s < self._lease_ms / 1000 + MARGIN_S:
             raise HubWaits("the hub is new: the lease of this zone's nodes at the one before must be over first")
         self._new_since_s = None
@@ -234,7 +239,7 @@ class Keeper:
             held = await self._free_lost(mine, is_forced=is_forced)
             if own.taken < shards.epoch or held != frozenset(own.held):
                 await self._change_own(lambda record: taken(record, shards.epoch, held) if _is(record, "in") else None)
-        gained = gains(shards, mine, self._zone)
+        gained = gains(shards, mine, self.zone)
         if (mine is None or mine.epoch < shards.epoch) and await self._are_free(gained, shards.epoch):
             await self._import(gained)
             await self._write(shards)
@@ -249,16 +254,16 @@ class Keeper:
     async def _are_free(self, gained: frozenset[str], epoch: int) -> bool:
         """Return whether no other zone holds these shards. The hub's leader says so after the map was seen: a zone that
         is out there comes in only when it has seen the map, too. The view may be older than the map."""
-        if not are_free(gained, epoch, dict(self._life.zones.items()), self._zone):
+        if not are_free(gained, epoch, dict(self._life.zones.items()), self.zone):
             return False
         if not gained:
             return True
         zones = await self.records()
-        return _is(zones.get(self._zone), "in") and are_free(gained, epoch, zones, self._zone)
+        return _is(zones.get(self.zone), "in") and are_free(gained, epoch, zones, self.zone)
 
     async def _give_up(self, shards: ShardMap, mine: ShardMap | None) -> ShardMap | None:
         """Do the first step: write the map without what this zone gains. Return the zone's map."""
-        first = without_gains(shards, mine, self._zone)
+        first = without_gains(shards, mine, self.zone)
         if first is None or mine is None or mine.epoch >= first.epoch:
             return mine
         return await self._write(first)
@@ -272,7 +277,7 @@ class Keeper:
 
         written, _ = await self._buckets.routing.update(MAP, change)
         if written is shards:
-            log.info("zone.map", extra=fields(zone=self._zone, epoch=shards.epoch))
+            log.info("zone.map", extra=fields(zone=self.zone, epoch=shards.epoch))
         return written
 
     async def records(self) -> dict[str, ZoneRecord]:
@@ -287,12 +292,12 @@ class Keeper:
         if mine is None:
             return frozenset()
         stored = await self._offsets.of_all()
-        held = frozenset() if is_forced else still_held(mine, self._zone, _records(stored))
+        held = frozenset() if is_forced else still_held(mine, self.zone, _records(stored))
         for job, of_job in stored.items():
             changes = {
                 shard: StoredOffset(given_up(each.record, mine.since.get(shard, 0)), each.revision)
                 for shard, each in of_job.items()
-                if each.record.zone == self._zone and mine.owners.get(shard) != self._zone and shard not in held
+                if each.record.zone == self.zone and mine.owners.get(shard) != self.zone and shard not in held
             }
             changes = {shard: change for shard, change in changes.items() if change.record != of_job[shard].record}
             _, failed = await self._offsets.write(job, changes)
@@ -312,9 +317,9 @@ class Keeper:
             if key.rpartition(".")[2] in wanted:
                 copies.setdefault(key, []).append(decode_offset(entry.key, entry.raw))
         for key, found in copies.items():
-            await self._buckets.offsets.update(key, _bring_in(key, latest(found), self._zone))
+            await self._buckets.offsets.update(key, _bring_in(key, latest(found), self.zone))
         if copies:
-            log.info("zone.imported", extra=fields(zone=self._zone, offsets=len(copies)))
+            log.info("zone.imported", extra=fields(zone=self.zone, offsets=len(copies)))
 
     # ---- the others
 
@@ -330,7 +335,7 @@ class Keeper:
                 since_s = at_s
             self._heard[zone] = (record.beat, since_s)
             is_silent = at_s - since_s > record.lease_ms / 1000 + MARGIN_S
-            if zone != self._zone and record.state != "out" and is_silent:
+            if zone != self.zone and record.state != "out" and is_silent:
                 await self._put_out(zone, record)
 
     async def _put_out(self, zone: str, seen: ZoneRecord) -> None:
@@ -341,7 +346,7 @@ class Keeper:
 
         is_out, revision = await self._buckets.hub_zones.update(zone, change)
         if is_out:
-            log.warning("zone.out", extra=fields(zone=zone, by=self._zone))
+            log.warning("zone.out", extra=fields(zone=zone, by=self.zone))
             self._life.zones.learn(zone, put_out(seen), revision)
 
     async def _change_own(self, change: Callable[[ZoneRecord | None], ZoneRecord | None]) -> ZoneRecord | None:
@@ -351,9 +356,9 @@ class Keeper:
             after = change(read_zone(entry) if entry is not None else None)
             return (None if after is None else msgspec.json.encode(after)), after
 
-        after, revision = await self._buckets.hub_zones.update(self._zone, changed)
+        after, revision = await self._buckets.hub_zones.update(self.zone, changed)
         if after is not None:
-            self._life.zones.learn(self._zone, after, revision)
+            self._life.zones.learn(self.zone, after, revision)
         return after
 
 

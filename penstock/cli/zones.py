@@ -51,7 +51,7 @@ def add_to(app: typer.Typer) -> None:
 
 
 async def _list(call: CommandCall, limit: Limit = None, after: Annotated[str, behind("ZONE")] = "") -> None:
-    """List the zones: their shards, their live nodes, and whether they are drained or dead."""
+    """List the zones: their shards, their live nodes, and whether they are drained, dead or cut off."""
     async with open_zones(call) as zones:
         views = await zones.list(after=after, limit=limit)
     rows = [

@@ -184,6 +184,25 @@ async def test_each_zone_shows_the_map_and_the_zones_of_the_hub(binary: Path, tm
                 assert max(map(len, typed.out.splitlines())) <= 80
 
 
+async def test_a_zone_that_is_cut_off_says_so_in_place_of_what_it_knew(binary: Path, tmp_path: Path) -> None:
+    async with hub_land(tmp_path) as land, land.node("east"), land.node("west"):
+        await _apply(land, "east", str(land.map))
+
+        async def states(*wanted: str) -> list[str]:
+            with anyio.fail_after(30):
+                while True:
+                    views = await land.told("east", "zones", "list")
+                    if [view["state"] for view in views] == list(wanted):
+                        return [view["zone"] for view in views]
+                    await anyio.sleep(0.1)
+
+        assert await states("live", "live") == ["east", "west"]
+        land.servers.cut("east")
+        assert await states("cut off", "unknown") == ["east", "west"]
+        land.servers.heal("east")
+        assert await states("live", "live") == ["east", "west"]
+
+
 async def test_a_killed_zone_is_taken_over_and_its_new_server_takes_part_again(binary: Path, tmp_path: Path) -> None:
     async with hub_land(tmp_path) as land, land.node("west") as west:
         async with land.node("east") as east:
