@@ -127,6 +127,49 @@ class NewBatch(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     traceparent: str = ""
 
 
+class LookAtRows(Struct, frozen=True, kw_only=True):
+    """Asks a process that serves `task` how its code reads these rows, each `[number, {cells}]`. Nothing runs. `shown`:
+    how many of them to return as the code gets them."""
+
+    task: str
+    rows: tuple[Raw, ...] = ()
+    shown: int = 0
+
+
+class FieldSeen(Struct, frozen=True, omit_defaults=True):
+    """A field that a task's code takes, or a column of a sheet. `type`: as the code declares it, empty if it does not.
+    `is_needed`: a row has to have it."""
+
+    name: str
+    type: str = ""
+    is_needed: bool = False
+
+
+class RowSeen(Struct, frozen=True):
+    """A row as the task's code gets it, or as it stands in the sheet if the code would not take it."""
+
+    row: int
+    item: Raw
+
+
+class RowFault(Struct, frozen=True):
+    """A row that would fail before the task's code runs, and why."""
+
+    row: int
+    reason: str
+
+
+class RowsSeen(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How a task's code reads some rows. `fields`: what it takes, `None` if it takes any columns. `rows`: the first
+    ones. `faults`: the first ones of the `failing` rows that it would not take. `unchecked`: why no code has looked."""
+
+    fields: tuple[FieldSeen, ...] | None = None
+    rows: tuple[RowSeen, ...] = ()
+    faults: tuple[RowFault, ...] = ()
+    failing: int = 0
+    unchecked: str = ""
+
+
 _chunks = msgspec.json.Decoder(Chunk)
 _results = msgspec.json.Decoder(ChunkResult)
 _pointers = msgspec.json.Decoder(Pointer)

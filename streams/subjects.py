@@ -22,6 +22,7 @@ can share a server. Subjects, with the namespace left out:
     gone                                              core     requests to handlers' nodes about a deleted job
     rates                                             core     requests of nodes for shares of the cluster's rates
     rates-begun                                       core     requests to all nodes for what they began under rates
+    api.batch-looks.<task>                            core     requests how a task's code reads rows
     api.flow-loads.<flow>.<group>[.<zone>]            core     requests to load rows of one shard
     api.<service>.<endpoint>                          core     requests to a node, and its replies
     ask.<program>.…                                   core     requests of a node to programs that run items
@@ -214,6 +215,10 @@ class Namespace(msgspec.Struct, frozen=True):
         """Return the subject of requests to load rows of one of a flow's shards, to the nodes of a group. `zone`: only
         to those in this zone."""
         return self.subject("api", "flow-loads", flow, group, *((zone,) if zone else ()))
+
+    def batch_looks(self, task: str) -> str:
+        """Return the subject of requests how a task's code reads rows, to the processes that serve it."""
+        return self.subject("api", "batch-looks", task)
 
     def api(self, service: str, endpoint: str) -> str:
         """Return the subject of an endpoint of a node's service."""

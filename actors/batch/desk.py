@@ -20,6 +20,7 @@ from actors.batch.rules.encodings import known_encoding, unknown_encoding
 from actors.batch.rules.obstacles import BatchWhy, ItemPlace, why, why_item
 from actors.batch.rules.record import FINAL, Instance, beat_key, files_at, known_items, made_so_far, shown_state
 from actors.batch.rules.refusals import BatchRefused
+from actors.batch.rules.row_looks import MOST_LOOKED_AT, SHOWN, cells_alone, look_at, readable_cells
 from actors.batch.rules.sheet_lines import MOST_COLUMNS, SheetHead, cells_of, head_of, names_columns, row_of
 from actors.batch.tasks import TaskLimits, TaskRecord, Tasks
 from actors.batch.uploads import FRESH_MS
@@ -54,6 +55,7 @@ from streams.batch_messages import (
     ChunkResult,
     NewBatch,
     Outcome,
+    RowsSeen,
     Status,
     last_outcomes,
     lost_parts,
@@ -96,6 +98,7 @@ class BatchDesk:
         callbacks: Allowed | None = None,
         admit: Callable[[str], None] = lambda _subject: None,
         full_key: Callable[[str, str, int], Awaitable[str]] | None = None,
+        look_at: Callable[[str, Sequence[Raw], int], Awaitable[RowsSeen | None]] | None = None,
     ) -> None:
         self._tasks = tasks
         self._instances = instances
@@ -107,6 +110,7 @@ class BatchDesk:
         self._callbacks = callbacks or Allowed()
         self._admit = admit
         self._full_key = full_key
+        self._look_at = look_at
         self._removal = Removal(instances, items, files)
 
     async def submit(self, new: NewBatch, *, upload: AsyncIterable[bytes] | None = None) -> View:
@@ -148,6 +152,26 @@ class BatchDesk:
         _check_name("name", new.name)
         _check_name("sheet", new.sheet)
         return callback, input_json, _checked_encoding(new.encoding)
+
+    async def look(self, new: NewBatch, rows: Sequence[Raw], *, shown: int = SHOWN) -> RowsSeen:
+        """Return how the task's code reads these rows, of a submission that can be made. Nothing is stored, and nothing
+        runs."""
+        self.check(new)
+        if new.file:
+            raise BatchRefused("file: a look takes rows; send the file over HTTP", field="file")
+        if len(rows) > MOST_LOOKED_AT or not 0 <= shown <= MOST_LOOKED_AT:
+            what = f"{len(rows)} rows, {shown} shown"
+            raise BatchRefused(f"{what}: look at up to {MOST_LOOKED_AT} at a time", field="rows")
+        if any(row_of(row) is None for row in rows):
+            raise BatchRefused('rows: each is a number and cells, as [2, {"sku": "T-100"}]', field="rows")
+        is_sheet = self._tasks.current(new.task).is_sheet
+        seen = await self._look_at(new.task, rows, shown) if is_sheet and self._look_at is not None else None
+        if seen is not None:
+            return seen
+        why = f"no process serves {new.task}; start one with `penstock work`, and look again"
+        if not is_sheet:
+            why = f"{new.task} has a split of its own, which makes the items when it runs"
+        return replace(look_at(rows, readable_cells if is_sheet else cells_alone, str, shown=shown), unchecked=why)
 
     def _checked_callback(self, url: str) -> str:
         if url in ("", NO_CALLBACK):

@@ -7,6 +7,7 @@ from typing import Any, Literal, NamedTuple
 
 from actors.batch.desk import BatchDesk
 from actors.batch.rules.obstacles import BatchWhy
+from actors.batch.rules.row_looks import FirstLook
 from actors.fetch.look_desk import LookView
 from actors.fetch.overview import SourceWhy
 from actors.fetch.slice_why import SliceWhy
@@ -209,6 +210,12 @@ OPERATIONS: tuple[Operation, ...] = (
         {201: batch.BatchShown}, http_batches.submit, Any, may_be_empty=True, query=batch.SubmitQuery,
         problems=(*IN_BODY, 404, 409, 507), files=SHEETS,
         endpoint=DeskEndpoint("batch", "submit", NewBatch, nats_batch.submit),
+    ),
+    Operation(
+        "POST", B + "/{task}/check", "checkBatch", "Look at a file or an input, and make no batch", "add",
+        {200: FirstLook}, http_batches.check, Any, may_be_empty=True, query=batch.SubmitQuery,
+        problems=(*IN_BODY, 404), files=SHEETS,
+        endpoint=DeskEndpoint("batch", "check", batch.CheckAsk, nats_batch.check),
     ),
     Operation(
         "GET", B, "listBatches", "List your batches, the newest first", "read",

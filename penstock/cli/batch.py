@@ -18,14 +18,18 @@ from penstock.errors import UsageError
 
 if TYPE_CHECKING:
     from actors.batch.rules.record import Moment
+    from actors.batch.rules.row_looks import FirstLook
     from actors.batch.tasks import TaskRecord
     from actors.batch.views import ItemShown, View
+    from penstock.api.forms.batch import SubmitOptions
     from penstock.sdk.client_batches import Batches
 
 __all__ = ["add_to"]
 
 ASK_S = 10.0
 LONGEST_CELL = 200
+SHOWN_ROWS, SHOWN_FAULTS, SHOWN_CHARS = 3, 20, 16
+"""Of a first look: rows, rows that would fail, and characters of a cell."""
 Id = Annotated[str, typer.Argument(metavar="ID", help="As `batch submit` gave it.", show_default=False)]
 Items = Annotated[
     list[int] | None,
@@ -97,6 +101,9 @@ async def _submit(
     waits: Annotated[
         bool, typer.Option("--wait", help="Follow it to its end; exit code 1 if that is not done.")
     ] = False,
+    is_check: Annotated[
+        bool, typer.Option("--check", help="Look at the file and make no batch; exit code 1 if rows would fail.")
+    ] = False,
 ) -> None:
     """Hand in a file, or an input alone, for a task. The same again under the same --id is one instance."""
     if not task:
@@ -105,26 +112,61 @@ async def _submit(
     given = _input_of(param or [], input_)
     if not file and given is None:
         raise UsageError("give a FILE, or --input")
+    options: SubmitOptions = {
+        "id": id_,
+        "sheet": sheet,
+        "encoding": encoding,
+        "tenant": tenant,
+        "priority": priority,
+        "weight": weight,
+        "callback": callback,
+    }
     async with open_batches(call) as batches:
+        if is_check:
+            _say_look(call, await batches.check(task, given, file=file or None, **options))
+            return
         with progress("sending") as sent:
-            view = await batches.submit(
-                task,
-                given,
-                file=file or None,
-                id=id_,
-                sheet=sheet,
-                encoding=encoding,
-                tenant=tenant,
-                priority=priority,
-                weight=weight,
-                callback=callback,
-                on_sent=sent,
-            )
+            view = await batches.submit(task, given, file=file or None, on_sent=sent, **options)
         call.out.say(f"{view.instance_id}: {view.state}")
         if not waits:
             call.out.result(view)
             return
         await _follow(call, batches, view.instance_id)
+
+
+def _say_look(call: CommandCall, look: "FirstLook") -> None:
+    """Show what a task would get of a file. The exit code is 1 if rows would fail."""
+    import msgspec
+
+    first = [(each.row, msgspec.json.decode(each.item)) for each in look.first[:SHOWN_ROWS]]
+    untyped = "not used" if any(each.type for each in (*look.columns, *look.missing)) else "-"
+    rows = [
+        [each.name, each.type or untyped, *(_cell(cells, each.name) for _, cells in first)] for each in look.columns
+    ]
+    if look.columns:
+        call.out.table(["column", "type", *(f"row {number}" for number, _ in first)], rows)
+    for each in look.missing:
+        call.out.say(f"  no column {each.name} ({each.type}), which every row needs")
+    for fault in look.faults[:SHOWN_FAULTS]:
+        call.out.say(f"  row {fault.row}: {fault.reason}")
+    if look.failing > SHOWN_FAULTS:
+        call.out.say(f"  and {look.failing - SHOWN_FAULTS} more rows; --json names the first {len(look.faults)}")
+    if look.note:
+        call.out.say(f"  {look.note}")
+    if look.unchecked:
+        call.out.say(f"  not checked: {look.unchecked}")
+    if look.columns or not look.unchecked:
+        call.out.say(
+            f"{look.rows} rows, {look.failing} of them would fail before the task's code runs; no batch was made"
+        )
+    call.out.result(look)
+    if not look.is_fine:
+        raise typer.Exit(1)
+
+
+def _cell(cells: object, name: str) -> str:
+    text = _short(cells.get(name)) if isinstance(cells, dict) else ""
+    return text if len(text) <= SHOWN_CHARS else f"{text[: SHOWN_CHARS - 1]}…"
 
 
 async def _list(

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
+from importlib.metadata import version
 
 from anyio.abc import TaskStatus
 
@@ -16,9 +17,11 @@ from actors.batch.executor.chunks import Chunks
 from actors.batch.executor.executor import Executor
 from actors.batch.executor.handler import TaskHandler
 from actors.batch.executor.lanes import chunk_size
+from actors.batch.executor.looks import Looks
 from actors.batch.executor.steps import Steps
 from actors.batch.instances import Instances
 from actors.batch.items import BatchItems
+from actors.batch.row_look import RowLook
 from actors.batch.rules.callbacks import parse_allowed
 from actors.batch.submissions import batch_submissions
 from actors.batch.tasks import TaskLimits, TaskRecord, Tasks, UnknownTask
@@ -56,6 +59,7 @@ class BatchEngine:
     uploads: Uploads
     resurrected: ResurrectedMessages
     executor: Executor | None
+    looks: Looks | None
     service: DeskService
     submissions: Submissions
 
@@ -97,7 +101,10 @@ class BatchEngine:
                 await self.tasks.declare(handler.record)
             await executor.run(task_status=task_status)
 
-        return (ActorSpec(name="executor", role="executor", run=run, drains=True),)
+        looks = (
+            () if self.looks is None else (ActorSpec(name="looks", role="executor", run=self.looks.run, drains=True),)
+        )
+        return (ActorSpec(name="executor", role="executor", run=run, drains=True), *looks)
 
 
 @asynccontextmanager
@@ -109,9 +116,10 @@ async def open_batch_engine(node: Node, handlers: Sequence[TaskHandler] | None =
     beats = node.bucket("BEATS")
     handlers = tuple(task_handlers().values()) if handlers is None else handlers
     rates = node.rates.of("batch", lambda task: _limits(tasks, task).item_rate)
-    executor = None
+    executor = looks = None
     if handlers and node.config.has_role("executor"):
         executor = _executor(node, handlers, tasks, instances, items, files, beats, rates)
+        looks = Looks(handlers, node.connection, node.stop, version=version("penstock"))
     desk = BatchDesk(
         tasks=tasks,
         instances=instances,
@@ -123,6 +131,7 @@ async def open_batch_engine(node: Node, handlers: Sequence[TaskHandler] | None =
         callbacks=parse_allowed(node.config.callback_hosts),
         admit=node.connection.store.admit,
         full_key=SlotLook(node.connection).full,
+        look_at=RowLook(node.connection).at,
     )
     folder = archive_folder(node.config)
     conductor = Conductor(
@@ -152,6 +161,7 @@ async def open_batch_engine(node: Node, handlers: Sequence[TaskHandler] | None =
             tended_by(node.members, "conductor"),
         ),
         executor=executor,
+        looks=looks,
         service=DeskService("batch", desk, node.connection, node.stop),
         submissions=batch_submissions(submitter(desk), node.connection, node.publisher, node.stop),
     )

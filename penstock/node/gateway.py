@@ -35,6 +35,7 @@ from penstock.api.http.calls import GatewayState
 from penstock.api.http.live_tokens import LiveTokens
 from penstock.node.config import Config, is_loopback
 from penstock.node.node import Node
+from penstock.rows.first_look import look_at_file
 from penstock.rows.sheet_stream import sheet_parts
 from streams.clock import now_ms
 
@@ -67,6 +68,7 @@ def gateway_spec(
         zones=zones,
         sources=sources,
         sheet_parts=sheet_parts,
+        look_at_file=look_at_file,
         is_connected=lambda: node.connection.is_connected,
         trouble=lambda: node.connection.store.trouble,
         answered=node.measures.request_answered,

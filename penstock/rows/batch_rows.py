@@ -14,8 +14,9 @@ import msgspec
 from msgspec import inspect
 
 from penstock.rows.sheets.rows import plain_number
+from streams.batch_messages import FieldSeen
 
-__all__ = ["row_reader"]
+__all__ = ["fields_of", "row_reader"]
 
 _NUMBERS = frozenset({int, float})  # not the booleans, which are of int
 _NESTED: frozenset[type[inspect.Type]] = frozenset(
@@ -33,6 +34,38 @@ _NESTED: frozenset[type[inspect.Type]] = frozenset(
     }
 )
 _FIELDS = (inspect.StructType, inspect.DataclassType, inspect.TypedDictType)
+_BOUNDS = ("gt", "ge", "lt", "le", "multiple_of", "min_length", "max_length", "pattern")
+
+
+def fields_of(item_type: Any) -> tuple[FieldSeen, ...] | None:
+    """Return the fields that rows are read into, as people write their types. `None`: the type has none."""
+    told = _bare(inspect.type_info(item_type))
+    if not isinstance(told, _FIELDS):
+        return None
+    return tuple(FieldSeen(each.encode_name, _written(each.type), each.required) for each in told.fields)
+
+
+def _written(told: inspect.Type) -> str:
+    match told:
+        case inspect.Metadata():
+            return _written(told.type)
+        case inspect.UnionType():
+            return " | ".join(map(_written, told.types))
+        case inspect.LiteralType():
+            return " | ".join(map(repr, told.values))
+        case inspect.EnumType() | inspect.StructType() | inspect.DataclassType() | inspect.TypedDictType():
+            return told.cls.__name__
+        case inspect.ListType() | inspect.SetType() | inspect.FrozenSetType():
+            return f"{_plain(told)}[{_written(told.item_type)}]"
+        case inspect.DictType():
+            return f"dict[{_written(told.key_type)}, {_written(told.value_type)}]"
+    bounds = ((name, getattr(told, name, None)) for name in _BOUNDS)
+    stated = ", ".join(f"{name}={bound!r}" for name, bound in bounds if bound is not None)
+    return f"{_plain(told)}({stated})" if stated else _plain(told)
+
+
+def _plain(told: inspect.Type) -> str:
+    return "None" if isinstance(told, inspect.NoneType) else type(told).__name__.removesuffix("Type").lower()
 
 
 def row_reader(item_type: Any) -> Callable[[dict[str, Any]], Any]:

@@ -17,7 +17,7 @@ from anyio import open_file
 from actors.batch.executor.contexts import ReduceContext, SplitContext
 from actors.batch.rules.sheet_lines import MOST_COLUMNS, cells_of, head_of, names_columns
 from actors.batch.views import sheet_of
-from penstock.rows.sheets.kinds import SheetKind
+from penstock.rows.sheets.kinds import GUESSED, MARKED, SheetKind
 from penstock.rows.sheets.limits import BadSheet
 from penstock.rows.sheets.parsing import parse_sheet
 from penstock.rows.sheets.rows import Row
@@ -28,9 +28,6 @@ __all__ = ["Sheet", "SheetRow", "read_sheet", "reduce_to_sheet", "split_sheet", 
 
 PAGE = 1_000
 RESULT = "result.xlsx"
-GUESSED = "its text was read as GB 18030; if letters are wrong, hand it in again and name its encoding"
-MARKED = (b"PK", b"PAR1", codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
-"""The first bytes of files that name their own format."""
 
 
 class SheetRow(msgspec.Struct, frozen=True, array_like=True):

@@ -40,7 +40,7 @@ from actors.runtime.rules.setting_values import BadSetting
 from actors.runtime.rules.slot_keys import Slots, check_path
 from actors.runtime.rules.spellings import unknown_option
 from penstock.errors import UsageError
-from penstock.rows.batch_rows import row_reader
+from penstock.rows.batch_rows import fields_of, row_reader
 from penstock.sdk.batch_code import CodeEnded, each_in_a_thread, guarded, in_a_thread
 from penstock.sdk.batch_sheets import SheetRow, reduce_to_sheet, split_sheet
 from penstock.sdk.jobs import slots_of
@@ -247,6 +247,7 @@ def _handler(record: TaskRecord, cls: type, concurrency: int | None) -> TaskHand
         run=_with_context(one) if one is not None and is_async else None,
         run_many=_looped(one, record.item_timeout_ms / 1000) if one is not None and not is_async else _many(many),
         check=_with_context(user.check) if record.has_check else None,
+        fields=functools.partial(fields_of, item_type) if split is None else lambda: None,
         concurrency=concurrency or (ASYNC_AT_ONCE if is_async else PLAIN_AT_ONCE),
         is_thread=not is_async,
         is_loop=one is not None and not is_async,

@@ -22,9 +22,11 @@ import anyio
 import anyio.to_thread
 import msgspec
 from anyio import open_file
+from msgspec import Raw
 
 from actors.batch.rules.obstacles import BatchWhy
 from actors.batch.rules.refusals import BatchRefused
+from actors.batch.rules.row_looks import FirstLook
 from actors.batch.rules.sheet_lines import SheetHead
 from actors.batch.tasks import TaskRecord, UnknownTask
 from actors.batch.views import (
@@ -43,11 +45,13 @@ from actors.runtime.rules.spellings import unknown_option
 from actors.runtime.tracing import traces
 from penstock.api.forms.batch import SubmitOptions, TaskList, ViewList
 from penstock.errors import NotAccepted, Timeout, UsageError
+from penstock.rows.first_look import first_look
 from penstock.rows.sheet_stream import sheet_parts
 from penstock.rows.whole_file import write_whole
 from penstock.sdk.calls import ServiceClient, client_error
 from penstock.sdk.client_forms import decode, encode
 from penstock.sdk.pages import all_lines
+from streams.batch_messages import RowsSeen
 from streams.connection import Connection
 from streams.errors import PermissionDenied, StreamError
 from streams.files import Files
@@ -97,6 +101,34 @@ class Batches:
             return await self._submit(ask, file, on_sent)
         with traces.span(f"submit {task}", "producer", {"task": task, "batch": chosen}):
             return await self._submit({**ask, "traceparent": traces.current()}, file, on_sent)
+
+    async def check(
+        self,
+        task: str,
+        input: object = None,
+        *,
+        file: str | os.PathLike[str] | None = None,
+        **options: Unpack[SubmitOptions],
+    ) -> FirstLook:
+        """Look at a submission and make no instance: of a `file` its columns with the types that the task's code
+        declares, the first rows as the code would get them, and the rows that it would not take. The file is read here,
+        and nothing is stored. The arguments are those of `submit`."""
+        if unknown := options.keys() - SubmitOptions.__optional_keys__:
+            raise TypeError(unknown_option("a batch", min(unknown), sorted(SubmitOptions.__optional_keys__)))
+        new = {**{name: value for name, value in options.items() if value != ""}, "task": task, "input": input}
+
+        async def ask(rows: Sequence[Raw], shown: int) -> RowsSeen:
+            return decode(await self._ask("check", {**new, "rows": rows, "shown": shown}), RowsSeen)
+
+        seen = await ask([], 0)  # before the file is read
+        if file is None:
+            return FirstLook(task=task, unchecked=seen.unchecked)
+        path = Path(file)
+        named = {"sheet": options.get("sheet", ""), "encoding": options.get("encoding", "")}
+        try:
+            return await first_look(task, path, ask, name=path.name, **named)
+        except BatchRefused as refused:
+            raise NotAccepted(f"{path.name}: {refused}", code=refused.code, field=refused.field) from refused
 
     async def _submit(
         self,

@@ -38,6 +38,7 @@ from penstock.node.job_doors import open_desk
 from penstock.node.rate_doors import open_rates_desk
 from penstock.node.session import Session
 from penstock.node.source_doors import open_source_desk
+from penstock.rows.first_look import look_at_file
 from penstock.rows.sheet_stream import sheet_parts
 from streams.bucket import Bucket
 from streams.clock import SYSTEM, now_ms
@@ -152,6 +153,7 @@ async def running_gateway(
             zones=zones_desk,
             sources=open_source_desk(session, looks=looks),
             sheet_parts=sheet_parts,
+            look_at_file=look_at_file,
             is_connected=lambda: connection.is_connected,
         )
         gateway = Gateway(config or Config(http="127.0.0.1:0"), shared, live, stop)

@@ -6,6 +6,7 @@ from typing import Any
 
 from actors.batch.executor.contexts import ItemContext, ReduceContext, SplitContext
 from actors.batch.tasks import TaskRecord
+from streams.batch_messages import FieldSeen
 
 
 class NextRound(Exception):
@@ -33,6 +34,8 @@ class TaskHandler:
     run: Callable[[Any, ItemContext], Awaitable[object]] | None = None
     run_many: Callable[[Sequence[Any], Sequence[ItemContext]], Awaitable[Sequence[object]]] | None = None
     check: Callable[[Any, ItemContext], Awaitable[bool | None]] | None = None
+    fields: Callable[[], tuple[FieldSeen, ...] | None] = lambda: None
+    """Returns the fields that the code takes of a row. `None`: any."""
     concurrency: int = 1
     """Items of one chunk that run at the same time. With `is_loop`: lists of them."""
     is_loop: bool = False

@@ -201,10 +201,8 @@ def _failure(index: int, error: object, turn: Round) -> Outcome:
     match error:
         case Skip():
             return Outcome(index, "skipped", _reason(text_of(error)))
-        case Reject():
-            return Outcome(index, "failed", _reason(text_of(error)))
-        case msgspec.ValidationError():
-            return Outcome(index, "failed", _reason(f"the item does not fit: {error}"))
+        case Reject() | msgspec.ValidationError():
+            return Outcome(index, "failed", _reason(unread(error)))
         case NextRound():
             text = text_of(error)
         case TimeoutError() if turn.is_once:  # its thread may still be at work, or what it waited for
@@ -212,9 +210,20 @@ def _failure(index: int, error: object, turn: Round) -> Outcome:
         case TimeoutError():
             text = text_of(error) or LATE
         case _:
-            text = f"{type(error).__name__}: {text_of(error)}"
+            text = unread(error)
     status: Status = "again" if turn.may_repeat(index) else "failed"
     return Outcome(index, status, _reason(text))
+
+
+def unread(error: object) -> str:
+    """Return why an item does not fit the type that its code declares, or what else the code raised."""
+    match error:
+        case Reject():
+            return text_of(error)
+        case msgspec.ValidationError():
+            return f"the item does not fit: {error}"
+        case _:
+            return f"{type(error).__name__}: {text_of(error)}"
 
 
 def _reason(text: str) -> Raw:

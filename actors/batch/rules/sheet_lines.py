@@ -17,6 +17,8 @@ FAILED = "penstock_failed"
 """The column with the reason in a sheet that is handed in again. Whoever reads a sheet leaves it out."""
 FAULT = "penstock_fault"
 """In a row's cells: why the row cannot be read as it should. Such a row fails alone, and its code does not see it."""
+LINE = "penstock_line"
+"""In place of the cells of a row that is no JSON object: its text. A sheet that is handed in again may have it."""
 MOST_COLUMNS = 16_384 - 3
 """Columns. The limit of Excel, less our own columns."""
 _WORDS = {"ok": "succeeded", "again": "failed"}

@@ -10,11 +10,12 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from msgspec.structs import asdict
 
 from actors.batch.rules.callbacks import LONGEST_URL
+from actors.batch.rules.row_looks import SHOWN
 from actors.batch.tasks import TaskRecord
 from actors.batch.views import MOST_ROWS, Beat, ItemShown, SheetKind, View, Wanted
 from penstock.api.forms.jobs import Most
 from penstock.api.forms.reading import RequestForm, picked
-from streams.batch_messages import Counts
+from streams.batch_messages import Counts, NewBatch
 from streams.job_messages import MOST_JOBS
 from streams.slot_messages import MOST_SLOTS, WhenFull
 
@@ -50,6 +51,14 @@ class BatchWhyAsk(RequestForm, frozen=True, kw_only=True):
     id: str
     item: Annotated[int, Meta(ge=0)] | None = None
     row: Annotated[int, Meta(ge=1)] | None = None
+
+
+class CheckAsk(NewBatch, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Look at a submission without making it: how the task's code reads these `rows`, each its number and its cells, as
+    `[2, {"sku": "T-100"}]`. `shown`: how many of them to return as the code gets them."""
+
+    rows: tuple[msgspec.Raw, ...] = ()
+    shown: int = SHOWN
 
 
 class RetryAsk(RequestForm, frozen=True, kw_only=True):
@@ -244,7 +253,10 @@ class ItemsShown(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class TaskShown(Struct, frozen=True, kw_only=True):
+    """`app`: the module that declared it."""
+
     task: str
+    app: str
     main_concurrency: int
     main_rate: float
     item_rate: float

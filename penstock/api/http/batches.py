@@ -14,6 +14,7 @@ import msgspec
 from msgspec import Raw
 from msgspec.structs import replace
 
+from actors.batch.rules.row_looks import FirstLook
 from actors.batch.tasks import UnknownTask
 from actors.batch.views import ItemPage, View, pages_of
 from penstock.api.forms.batch import (
@@ -37,7 +38,7 @@ from penstock.api.http.callers import PART
 from penstock.api.http.calls import GatewayState, HttpAnswer, HttpCall, decoded, query_of
 from penstock.api.http.jobs import audit
 from penstock.api.http.problems import RefusedRequest, refused, shown
-from penstock.api.http.uploads import content_disposition
+from penstock.api.http.uploads import Upload, content_disposition
 from penstock.api.replies import NUMBERS, refusal_of
 from streams.batch_messages import NewBatch
 from streams.errors import StreamError
@@ -52,6 +53,40 @@ _values = msgspec.json.Decoder(dict[str, Any]).decode
 async def submit(shared: GatewayState, call: HttpCall) -> HttpAnswer:
     """Make an instance of the task. The body is its input as JSON, or a file of up to 200 MiB. The Content-Type names
     the file's kind, and `name` or the header `X-File-Name` its name. The node passes a file on while it arrives."""
+    asked, new = _asked(call)
+    with _telling(call):
+        submit = _submit_input if call.upload is None else _submit_file
+        view = await submit(shared, call, asked, new)
+    return HttpAnswer(_batch(call, view), 201)
+
+
+async def check(shared: GatewayState, call: HttpCall) -> HttpAnswer:
+    """Look at a submission and make no batch. The body is as for a submission. Of a file the answer has the columns,
+    each with the type that the task's code declares, the first rows as the code would get them, and the rows that it
+    would not take. Nothing is stored, and none of the code's own work runs."""
+    asked, new = _asked(call)
+    with _telling(call):
+        if call.upload is None:
+            new = _with_input(call, asked, new)
+            with shared.load.work("other", call.caller.key):
+                seen = await shared.batches.look(new, [])
+            return HttpAnswer(FirstLook(task=new.task, unchecked=seen.unchecked))
+        new = _with_file(call.upload, asked, new)
+        shared.batches.check(new)  # before the file is read
+        with shared.load.move(call.caller.key):
+            look = await shared.look_at_file(
+                new.task,
+                call.upload.parts(),
+                lambda rows, shown: shared.batches.look(new, rows, shown=shown),
+                name=new.name,
+                sheet=new.sheet,
+                encoding=new.encoding,
+            )
+    return HttpAnswer(look)
+
+
+def _asked(call: HttpCall) -> tuple[SubmitQuery, NewBatch]:
+    """Return what a submission asks for, without its file or input."""
     task, asked = call.value("task"), query_of(SubmitQuery, call.query)
     if not call.caller.may_run(task):
         raise _told(call, UnknownTask(task))
@@ -64,32 +99,38 @@ async def submit(shared: GatewayState, call: HttpCall) -> HttpAnswer:
         priority=asked.priority,
         callback=asked.callback,
     )
-    with _telling(call):
-        submit = _submit_input if call.upload is None else _submit_file
-        view = await submit(shared, call, asked, new)
-    return HttpAnswer(_batch(call, view), 201)
+    return asked, new
 
 
 async def _submit_file(shared: GatewayState, call: HttpCall, asked: SubmitQuery, new: NewBatch) -> View:
     assert call.upload is not None
-    if call.upload.length == 0:
-        raise refused(422, "bad", "the file is empty", what="body")
-    params = asked.params.encode() or b"null"
-    decoded(_any, params, what="params")
-    name, encoding = asked.name or call.upload.name, asked.encoding or call.upload.charset
-    new = replace(new, input=Raw(params), name=name, sheet=asked.sheet, encoding=encoding)
+    new = _with_file(call.upload, asked, new)
     with shared.load.move(call.caller.key):
         return await shared.batches.submit(new, upload=call.upload.parts())
 
 
+def _with_file(upload: Upload, asked: SubmitQuery, new: NewBatch) -> NewBatch:
+    if upload.length == 0:
+        raise refused(422, "bad", "the file is empty", what="body")
+    params = asked.params.encode() or b"null"
+    decoded(_any, params, what="params")
+    name, encoding = asked.name or upload.name, asked.encoding or upload.charset
+    return replace(new, input=Raw(params), name=name, sheet=asked.sheet, encoding=encoding)
+
+
 async def _submit_input(shared: GatewayState, call: HttpCall, asked: SubmitQuery, new: NewBatch) -> View:
+    new = _with_input(call, asked, new)
+    with shared.load.work("add", call.caller.key):
+        return await shared.batches.submit(new)
+
+
+def _with_input(call: HttpCall, asked: SubmitQuery, new: NewBatch) -> NewBatch:
     for field in ("name", "sheet", "encoding", "params"):
         if getattr(asked, field):
             raise refused(422, "bad", "goes with a file", what=field, value=getattr(asked, field))
     body = call.body or b"null"
     decoded(_any, body)
-    with shared.load.work("add", call.caller.key):
-        return await shared.batches.submit(replace(new, input=Raw(body)))
+    return replace(new, input=Raw(body))
 
 
 async def list_batches(shared: GatewayState, call: HttpCall) -> HttpAnswer:

@@ -9,8 +9,10 @@ from urllib.parse import parse_qsl, unquote
 import anyio
 import msgspec
 from anyio import CancelScope
+from msgspec import Raw
 
 from actors.batch.desk import BatchDesk
+from actors.batch.rules.row_looks import FirstLook
 from actors.batch.rules.sheet_lines import SheetHead
 from actors.batch.views import ItemShown, SheetKind
 from actors.fetch.source_desk import SourceDesk
@@ -27,6 +29,7 @@ from penstock.api.http.limits import Load, TokenBucket
 from penstock.api.http.problems import RefusedRequest, refused, shown
 from penstock.api.http.quotas import Quotas
 from penstock.api.http.uploads import Upload
+from streams.batch_messages import RowsSeen
 from streams.subjects import TOKEN
 
 __all__ = ["GatewayState", "HttpAnswer", "HttpCall", "Stream", "decoded", "query_of"]
@@ -39,6 +42,16 @@ Stream = Callable[[Callable[[Any], Awaitable[None]]], Awaitable[None]]
 
 SheetParts = Callable[[SheetHead, AsyncIterator[list[ItemShown]], SheetKind], AsyncIterator[bytes]]
 """Writes a sheet of pages of items."""
+AskRows = Callable[[Sequence[Raw], int], Awaitable[RowsSeen]]
+"""Returns how a task's code reads rows. It shows so many of them."""
+
+
+class LookAtFile(Protocol):
+    """Takes a first look at a file."""
+
+    async def __call__(
+        self, task: str, parts: AsyncIterator[bytes], ask: AskRows, *, name: str, sheet: str, encoding: str
+    ) -> FirstLook: ...
 
 
 class SettleListener(Protocol):
@@ -72,6 +85,7 @@ class GatewayState:
     zones: ZoneDesk
     sources: SourceDesk
     sheet_parts: SheetParts
+    look_at_file: LookAtFile
     is_connected: Callable[[], bool]
     trouble: Callable[[], str] = lambda: ""
     answered: Callable[[str, int], None] = lambda _operation, _status: None

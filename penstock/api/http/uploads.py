@@ -21,7 +21,7 @@ SHEETS = (
 )
 """The content types of an upload. Its real format is checked when it is read."""
 LONGEST_NAME = 200
-_PATH = re.compile(rb"/v1/batches/[^/]+")
+_PATH = re.compile(rb"/v1/batches/[^/]+(?:/check)?")
 _PLAIN = re.compile(r"[^A-Za-z0-9._ -]")
 
 

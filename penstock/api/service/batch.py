@@ -11,6 +11,7 @@ from actors.batch.tasks import TaskRecord
 from actors.batch.views import ItemPage, View
 from penstock.api.forms.batch import (
     BatchWhyAsk,
+    CheckAsk,
     InstanceAsk,
     InstancesAsk,
     ItemsAsk,
@@ -22,11 +23,15 @@ from penstock.api.forms.batch import (
     ViewList,
 )
 from penstock.api.service.calls import Question
-from streams.batch_messages import NewBatch
+from streams.batch_messages import NewBatch, RowsSeen
 
 
 async def submit(desk: BatchDesk, new: NewBatch, _question: Question) -> View:
     return await desk.submit(new)
+
+
+async def check(desk: BatchDesk, ask: CheckAsk, _question: Question) -> RowsSeen:
+    return await desk.look(ask, ask.rows, shown=ask.shown)
 
 
 def of_instance(

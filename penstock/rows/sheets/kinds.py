@@ -9,10 +9,13 @@ from actors.batch.rules.encodings import known_encoding, unknown_encoding
 from actors.batch.views import SheetKind
 from penstock.rows.sheets.limits import BadSheet
 
-__all__ = ["InputKind", "SheetKind", "check_encoding", "kind_of"]
+__all__ = ["GUESSED", "MARKED", "InputKind", "SheetKind", "check_encoding", "kind_of"]
 
 InputKind = SheetKind | Literal["parquet"]
 """What is read."""
+GUESSED = "its text was read as GB 18030; if letters are wrong, hand it in again and name its encoding"
+MARKED = (b"PK", b"PAR1", codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+"""The first bytes of files that name their own format."""
 _OLE = b"\xd0\xcf\x11\xe0"
 _ZIP = (b"PK\x03\x04", b"PK\x05\x06")
 _OTHERS = {b"%PDF": "a PDF", b"\x1f\x8b": "packed with gzip", b"Rar!": "a rar archive", b"PARE": "encrypted parquet"}

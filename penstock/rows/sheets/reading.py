@@ -16,6 +16,7 @@ import msgspec
 import python_calamine
 
 from actors.batch.rules.encodings import ENCODINGS
+from actors.batch.rules.sheet_lines import FAULT, LINE
 from penstock.rows.sheets.kinds import InputKind
 from penstock.rows.sheets.limits import BadSheet, SheetLimits
 from penstock.rows.sheets.odd_cells import odd_cells_as_text
@@ -31,6 +32,8 @@ _TOLD_SEPARATOR = re.compile(r'"?sep=([^\w"\s]|\t)"?\r?\n?', re.IGNORECASE)
 _QUOTED = re.compile(r'"[^"]*(?:"|$)')
 _CHUNK = 1024 * 1024
 _LEAST_COMMON = 0.8
+_MOST_ODD, _LONGEST_LINE = 100, 1_000
+"""Lines that are no JSON objects before the first one that is, and characters that are kept of such a line."""
 
 
 def read_rows(
@@ -150,7 +153,9 @@ def _is_likely(path: Path) -> bool:
 
 
 def _jsonl(path: Path, limits: SheetLimits) -> Iterator[Row]:
+    """Yield the rows. A line that is no object has a fault, once another line has shown that this is a jsonl."""
     decode = msgspec.json.Decoder(dict[str, object]).decode
+    odd: list[Row] | None = []
     with path.open("rb") as file:
         count = 0
         for number, line in enumerate(_lines(file, limits), 1):
@@ -160,10 +165,20 @@ def _jsonl(path: Path, limits: SheetLimits) -> Iterator[Row]:
             if count > limits.rows:
                 raise BadSheet(f"line {number}: more than {limits.rows} rows; send it in parts")
             try:
-                row = decode(line)
+                cells = {name: "" if value is None else value for name, value in decode(line).items()}
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-                raise BadSheet(f"line {number}: no JSON object ({error})") from error
-            yield number, {name: "" if value is None else value for name, value in row.items()}
+                text = line.decode("utf-8", "replace").strip()[:_LONGEST_LINE]
+                cells = {LINE: text, FAULT: f"no JSON object ({error})"}
+                if odd is not None:
+                    odd.append((number, cells))
+                    if len(odd) > _MOST_ODD:
+                        break
+                    continue
+            yield from odd or ()
+            odd = None
+            yield number, cells
+    if odd:
+        raise BadSheet(f"line {odd[0][0]}: {odd[0][1][FAULT]}; a jsonl has an object on each line")
 
 
 def _lines(file: io.BufferedReader, limits: SheetLimits) -> Iterator[bytes]:

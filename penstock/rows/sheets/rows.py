@@ -3,14 +3,15 @@
 The first row names the columns. A row becomes a dict of text, numbers and booleans. Moments become text as ISO 8601.
 Every column is in the dict: an empty cell is "", also at the end of a row. Rows without any value are left out. They
 count all the same, so that row numbers are those that people see. A row with a value beyond the named columns, or with
-a formula that nobody has worked out, has `FAULT` among its cells, which says so. Such a row fails alone.
+a formula that nobody has worked out, has `FAULT` among its cells, which says so. Such a row fails alone. So does a line
+of a jsonl that is no object.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import date, datetime, time, timedelta
 from typing import Any
 
-from actors.batch.rules.sheet_lines import FAILED, FAULT
+from actors.batch.rules.sheet_lines import FAILED, FAULT, LINE
 from penstock.rows.sheets.disarm import rearmed
 from penstock.rows.sheets.limits import BadSheet, SheetLimits
 
@@ -80,7 +81,7 @@ def handed_back(rows: Iterable[Row], *, is_csv: bool) -> Iterator[Row]:
         if FAILED not in cells:
             yield number, cells
             continue
-        own = {name: cell for name, cell in cells.items() if name != FAILED}
+        own = {name: cell for name, cell in cells.items() if name not in (FAILED, LINE)}
         if is_csv:
             own = {rearmed(name): rearmed(cell) if isinstance(cell, str) else cell for name, cell in own.items()}
         if any(cell != "" for cell in own.values()):

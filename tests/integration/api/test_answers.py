@@ -326,6 +326,11 @@ async def test_batches_over_http(asker: Recorder) -> None:
     await http("POST", f"{BATCHES}/register?params=%7B", CSV, headers={"Content-Type": "text/csv"})
     await http("POST", f"{BATCHES}/register?encoding=what", CSV, headers={"Content-Type": "text/csv"})
     await http("POST", f"{BATCHES}/register", CSV, headers={"Content-Type": "text/plain"})
+    await http("POST", f"{BATCHES}/register/check", f"{CSV}A3,cheap\n", headers=named)
+    await http("POST", f"{BATCHES}/register/check", "PK\x03\x04", headers={"Content-Type": "text/csv"})
+    await http("POST", f"{BATCHES}/count/check", '{"n": 3}')
+    await http("POST", f"{BATCHES}/none/check", "{}")
+    await http("POST", f"{BATCHES}/count/check?sheet=x", "{}")
     await http("POST", f"{BATCHES}/count", json.dumps("x" * 70_000))
     for query in ("kind=csv", "kind=jsonl", "kind=csv&status=failed", "kind=jsonl&status=failed"):
         await http("GET", f"{BATCHES}/h2/sheet?{query}")

@@ -63,6 +63,32 @@ async def test_a_sheet_read_by_a_guess_says_so(penstock: CommandLine, tmp_path: 
     assert "read as GB 18030; if letters are wrong" in (await penstock("batch", "show", "cli-guess")).ok().out
 
 
+async def test_a_sheet_is_looked_at_before_it_runs(penstock: CommandLine, tmp_path: Path) -> None:
+    path = tmp_path / "products.csv"
+    path.write_text("sku,price,colour\n007,10,red\nA2,cheap,\nA7,,blue\n", encoding="utf-8")
+    look = await penstock("batch", "submit", str(path), "--task", "register", "--id", "cli-look", "--check")
+    assert look.code == 1
+    lines = [line.split() for line in look.out.splitlines()]
+    assert ["column", "type", "row", "2", "row", "3", "row", "4"] in lines
+    assert ["sku", "str", "007", "A2", "A7"] in lines
+    assert ["price", "float", "10.0", "cheap"] in lines
+    assert ["colour", "not", "used", "blue"] in lines
+    assert "row 3: the item does not fit: Expected `float`, got `str` - at `$.price`" in look.out
+    assert "3 rows, 2 of them would fail before the task's code runs; no batch was made" in look.out
+    assert (await penstock("batch", "show", "cli-look")).code == 1
+    path.write_text("sku\nA1\n", encoding="utf-8")
+    found = (await penstock("batch", "submit", str(path), "--task", "register", "--check", "--json")).json()
+    assert found["missing"] == [{"name": "price", "type": "float", "is_needed": True}]
+    assert [fault["row"] for fault in found["faults"]] == [2]
+    path.write_text("sku,price\nA1,10\n", encoding="utf-8")
+    (await penstock("batch", "submit", str(path), "--task", "register", "--check")).ok()
+    path.write_bytes(b"%PDF-1.4")
+    refused = await penstock("batch", "submit", str(path), "--task", "register", "--check")
+    assert (refused.code, "it is a PDF" in refused.err) == (2, True)
+    counted = (await penstock("batch", "submit", "--task", "count", "--input", '{"n": 1}', "--check")).ok()
+    assert "count has a split of its own" in counted.out
+
+
 async def test_an_input_alone_is_handed_in_and_steered(penstock: CommandLine) -> None:
     arguments = ("batch", "submit", "--task", UNSERVED, "--param", "shop=s1", "--tenant", "cli", "--id", "cli-2")
     assert (await penstock(*arguments, "--json")).ok().json()["instance_id"] == "cli-2"

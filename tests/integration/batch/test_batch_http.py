@@ -60,6 +60,23 @@ async def listed(client: ClientSession, batches: list[str], **sent: Any) -> Any:
                 return found["batches"]
 
 
+async def test_a_file_is_looked_at_and_nothing_is_made(client: ClientSession) -> None:
+    body = "sku,price\n\u8336,10\nA2,cheap\n".encode("gb18030")
+    sent, params = {**CSV, "X-File-Name": "tea.csv"}, {"id": "http-look"}
+    status, look = await told(client, "POST", "/v1/batches/register/check", data=body, headers=sent, params=params)
+    assert (status, look["rows"], look["failing"]) == (200, 2, 1)
+    assert [(each["name"], each["type"]) for each in look["columns"]] == [("sku", "str"), ("price", "float")]
+    assert look["first"][0] == {"row": 2, "item": {"sku": "\u8336", "price": 10.0}}
+    assert look["faults"] == [{"row": 3, "reason": "the item does not fit: Expected `float`, got `str` - at `$.price`"}]
+    assert "read as GB 18030" in look["note"]
+    assert (await told(client, "GET", "/v1/batches/http-look"))[0] == 404
+    path = "/v1/batches/register/check"
+    assert (await told(client, "POST", path, data=b"PK\x03\x04", headers=CSV))[0] == 422
+    assert (await told(client, "POST", "/v1/batches/nobody/check", data=SHEET, headers=CSV))[0] == 404
+    status, look = await told(client, "POST", "/v1/batches/count/check", json=COUNT)
+    assert (status, "split of its own" in look["unchecked"]) == (200, True)
+
+
 async def test_a_file_goes_in_and_its_result_comes_out(client: ClientSession) -> None:
     sent = {**CSV, "X-File-Name": "pro%C3%BCdukte.csv"}
     params = {"id": "http-1", "params": '{"who": "me"}'}

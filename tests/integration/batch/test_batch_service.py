@@ -52,6 +52,19 @@ async def test_an_input_is_submitted_and_looked_at(link: Connection, batches: Ba
     assert {"register", "count"} <= {each["task"] for each in (await ask(link, "tasks")).told["tasks"]}
 
 
+async def test_rows_are_looked_at_and_nothing_is_made(link: Connection) -> None:
+    rows = [[2, {"sku": "A1", "price": "10"}], [3, {"sku": "A2", "price": "cheap"}]]
+    looked = await ask(link, "check", {"task": "register", "id": "svc-look", "rows": rows, "shown": 1})
+    assert looked.number == 0
+    assert [field["name"] for field in looked.told["fields"]] == ["sku", "price"]
+    assert looked.told["rows"] == [{"row": 2, "item": {"sku": "A1", "price": 10.0}}]
+    assert ([fault["row"] for fault in looked.told["faults"]], looked.told["failing"]) == ([3], 1)
+    for wrong in ({"rows": [7]}, {"rows": rows, "shown": -1}, {"rows": rows * 501}, {"file": "svc-look/upload-1"}):
+        assert (await ask(link, "check", {"task": "register", **wrong})).number == 400
+    assert (await ask(link, "check", {"task": "nobody", "rows": rows})).number == 404
+    assert (await ask(link, "show", {"id": "svc-look"})).number == 404
+
+
 async def test_a_callback_is_named_or_refused(link: Connection, batches: Batches) -> None:
     url = "https://shop.example.com/told"
     made = await ask(link, "submit", {**COUNT, "id": "svc-called", "callback": url})

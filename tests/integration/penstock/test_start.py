@@ -84,6 +84,7 @@ schedules backfill t/n -2h now
 schedules remove t/n --yes
 why 1
 batch submit --task t --input 1
+batch submit --task t --input 1 --check
 batch list
 batch show 1
 batch items 1

@@ -5,11 +5,13 @@ import io
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import cast
 
 import msgspec
 import pytest
 import xlsxwriter
 
+from actors.batch.rules.sheet_lines import FAULT, LINE
 from penstock.rows.sheets.kinds import SheetKind
 from penstock.rows.sheets.limits import BadSheet, SheetLimits
 from penstock.rows.sheets.parsing import parse_sheet
@@ -178,8 +180,8 @@ async def test_a_workbook_that_takes_too_much_memory_ends_its_reader_alone(tmp_p
         (b'a,b\n1,"2\n3,4\n', "", "never closed"),
         (b"a,b\n\xff\xff,1\n", "", "neither utf-8 at byte 4 nor gb18030 at byte 4"),
         (b"a,a\n1,2\n", "", "both called 'a'"),
-        (b'{"a":1}\n[1]\n', "", "line 2: no JSON object"),
-        (b'{"a":1}\n{"a"\n', "", "line 2: no JSON object"),
+        (b'{\n  "a": 1\n}\n', "", "line 1: no JSON object"),
+        (b'{"a"\n' * 101 + b'{"a":1}\n', "", "line 1: no JSON object"),
         (b'{"a":' + b"[" * 5000 + b"\n", "", "line 1: no JSON object"),
         ('{"a":1}\n'.encode("utf-16"), "", "no jsonl: that is UTF-8"),
         (b'[{"a":1},\n{"a":2}]\n', "", "no jsonl: that is UTF-8"),
@@ -192,6 +194,25 @@ async def test_a_file_that_cannot_be_read_is_told_by_its_place(
 ) -> None:
     with pytest.raises(BadSheet, match=said):
         await rows_of(file(data), name=name)
+
+
+async def test_a_line_that_is_no_object_costs_its_row_alone(file: Callable[[bytes], Path]) -> None:
+    lines = b'{"a"\n\n{"a":1}\n[1]\n{"a":2}\n{"a": "\xff"}\n'
+    found = dict(cast("list[tuple[int, dict[str, object]]]", await rows_of(file(lines))))
+    assert [(number, cells.get("a")) for number, cells in found.items()] == [
+        (1, None),
+        (3, 1),
+        (4, None),
+        (5, 2),
+        (6, None),
+    ]
+    assert [found[number][LINE] for number in (1, 4)] == ['{"a"', "[1]"]
+    assert all("no JSON object" in str(found[number][FAULT]) for number in (1, 4, 6))
+
+
+async def test_the_text_of_a_line_that_was_put_right_is_no_column(file: Callable[[bytes], Path]) -> None:
+    again = b'{"a": 1, "penstock_line": "{a", "penstock_failed": "no JSON object"}\n'
+    assert await rows_of(file(again)) == [(1, {"a": 1})]
 
 
 async def test_a_zip_of_another_kind_is_told(tmp_path: Path) -> None:

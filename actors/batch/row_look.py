@@ -1,0 +1,38 @@
+"""Asks a process that serves a task how its code reads rows."""
+
+from collections.abc import Sequence
+
+import msgspec
+from msgspec import Raw
+
+from actors.runtime.actor import FATAL
+from streams.batch_messages import LookAtRows, RowsSeen
+from streams.connection import Connection
+from streams.errors import MalformedMessage, StreamError
+
+WITHIN_S = 5.0
+_decode = msgspec.json.Decoder(RowsSeen).decode
+
+
+class RowLook:
+    """One node's way to the processes that serve tasks."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    async def at(self, task: str, rows: Sequence[Raw], shown: int) -> RowsSeen | None:
+        """Return how the code of `task` reads these rows. `None`: no process answers."""
+        ask = msgspec.json.encode(LookAtRows(task=task, rows=tuple(rows), shown=shown))
+        try:
+            subject = self._connection.namespace.batch_looks(task)
+            message = await self._connection.request(subject, ask, timeout_s=WITHIN_S)
+        except FATAL:
+            raise
+        except StreamError:
+            return None
+        if "Nats-Service-Error" in message.headers:
+            return None
+        try:
+            return _decode(message.payload)
+        except msgspec.MsgspecError as error:
+            raise MalformedMessage(f"no look at rows: {error}") from error
