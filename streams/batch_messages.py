@@ -152,7 +152,7 @@ class RowSeen(Struct, frozen=True):
     item: Raw
 
 
-class RowFault(Struct, frozen=True):
+class FaultyRow(Struct, frozen=True):
     """A row that would fail before the task's code runs, and why."""
 
     row: int
@@ -165,7 +165,7 @@ class RowsSeen(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     fields: tuple[FieldSeen, ...] | None = None
     rows: tuple[RowSeen, ...] = ()
-    faults: tuple[RowFault, ...] = ()
+    faults: tuple[FaultyRow, ...] = ()
     failing: int = 0
     unchecked: str = ""
 

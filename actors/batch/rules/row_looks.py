@@ -12,7 +12,7 @@ from msgspec import Raw, Struct
 from msgspec.structs import replace
 
 from actors.batch.rules.sheet_lines import FAULT, MOST_COLUMNS
-from streams.batch_messages import FieldSeen, RowFault, RowSeen, RowsSeen
+from streams.batch_messages import FaultyRow, FieldSeen, RowSeen, RowsSeen
 
 MOST_LOOKED_AT = 1_000
 """Rows that one request looks at."""
@@ -43,7 +43,7 @@ class FirstLook(Struct, frozen=True, kw_only=True):
     missing: tuple[FieldSeen, ...] = ()
     first: tuple[RowSeen, ...] = ()
     failing: int = 0
-    faults: tuple[RowFault, ...] = ()
+    faults: tuple[FaultyRow, ...] = ()
     unchecked: str = ""
     note: str = ""
 
@@ -62,7 +62,7 @@ def look_at(
     fields: Sequence[FieldSeen] | None = None,
 ) -> RowsSeen:
     """Return how `read` takes these rows. It may raise any exception, of which `reason_of` makes a text."""
-    seen, faults, failing, room = list[RowSeen](), list[RowFault](), 0, SHOWN_BYTES
+    seen, faults, failing, room = list[RowSeen](), list[FaultyRow](), 0, SHOWN_BYTES
     for row in rows:
         number, cells = _row(row)
         try:
@@ -70,7 +70,7 @@ def look_at(
         except Exception as error:  # the border to the user's types
             failing += 1
             if len(faults) < MOST_FAULTS:
-                faults.append(RowFault(number, reason_of(error)[:MOST_REASON]))
+                faults.append(FaultyRow(number, reason_of(error)[:MOST_REASON]))
             item = cells
         if len(seen) < shown:
             raw = msgspec.json.encode(item, enc_hook=str)

@@ -22,7 +22,7 @@ from actors.batch.rules.row_looks import (
 )
 from actors.batch.rules.sheet_lines import FAULT
 from penstock.rows.batch_rows import fields_of
-from streams.batch_messages import FieldSeen, RowFault, RowsSeen
+from streams.batch_messages import FaultyRow, FieldSeen, RowsSeen
 
 
 class Tea(msgspec.Struct):
@@ -77,7 +77,7 @@ def test_a_look_is_the_same_wherever_its_pages_end(found: list[dict[str, Any]], 
 
 def test_a_row_that_the_code_does_not_take_is_named_and_shown_as_it_stands() -> None:
     look = looked([(2, {"sku": "A", "price": "cheap", "odd": 1})], [])
-    assert look.faults == (RowFault(2, "Expected `float`, got `str` - at `$.price`"),)
+    assert look.faults == (FaultyRow(2, "Expected `float`, got `str` - at `$.price`"),)
     assert msgspec.json.decode(look.first[0].item) == {"sku": "A", "price": "cheap", "odd": 1}
     assert [(each.name, each.type) for each in look.columns] == [("sku", "str"), ("price", "float(gt=0)"), ("odd", "")]
     assert not look.is_fine
