@@ -133,13 +133,22 @@ def spent_text(rate: SpentRate) -> str:
     return f"{rate.name}, {rate.per_s:g} a second over all nodes, is spent"
 
 
+def stands_still(shown: Overview, world: SliceWorld) -> tuple[str, str]:
+    """Return the kind of what keeps all of a source from being read by its state, and the reason. Empty: it runs. That
+    nobody may read it comes before an outage or a limit: nobody tries whether it is still so."""
+    if shown.state == "running":
+        return "", ""
+    around, waits = in_the_way(world)
+    if around == "nobody" and shown.state in ("down", "throttled"):
+        return around, waits
+    return shown.state.replace(" ", "_"), shown.reason or "a person paused it"
+
+
 def source_why(shown: Overview, world: SliceWorld) -> SourceWhy:
     """Return what is in the way of a source."""
-    around, waits = in_the_way(world)
-    if around == "nobody" and shown.state in ("down", "throttled"):  # nobody tries whether it is still so
-        code, reason = around, waits
-    elif shown.state != "running":
-        code, reason = shown.state.replace(" ", "_"), shown.reason or "a person paused it"
+    (still, because), (around, waits) = stands_still(shown, world), in_the_way(world)
+    if still:
+        code, reason = still, because
     elif not shown.node:
         code, reason = "nobody", "no live node tends it; start one with `penstock up`"
     elif around:

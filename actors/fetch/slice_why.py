@@ -2,7 +2,7 @@
 
 from msgspec import Struct
 
-from actors.fetch.overview import Overview, SliceWorld, in_the_way, spent_text
+from actors.fetch.overview import Overview, SliceWorld, in_the_way, spent_text, stands_still
 from actors.fetch.rules.ledger import Ledger
 from actors.fetch.rules.slices import Slice
 from actors.runtime.rules.texts import some_of, time_text
@@ -49,9 +49,10 @@ def _obstacle(
     if found is None and (piece.kind != "t" or piece.end_ms <= ledger.frontier_ms):
         return "stored", "over", "it is not open: its orders are stored, or it was cut into other slices", 0
     state = "open" if found is not None else "not_cut"
-    if shown.state != "running":
-        until_ms = ledger.hold_until_ms if shown.state == "throttled" else 0
-        return state, shown.state.replace(" ", "_"), f"its source is {shown.state}{_why(shown)}", until_ms
+    still, because = stands_still(shown, world)
+    if still:
+        until_ms = ledger.hold_until_ms if still == "throttled" else 0
+        return state, still, because if still == "nobody" else f"its source is {shown.state}: {because}", until_ms
     if found is None:
         due_ms = piece.end_ms + world.settle_ms
         return (
@@ -73,7 +74,3 @@ def _obstacle(
     named = some_of(world.nodes, MOST_NAMED)
     waiting = sum(not one.is_taken for one in ledger.open)
     return state, "turn", f"it is one of {waiting} slices of its source that wait for a free fetcher ({named})", 0
-
-
-def _why(shown: Overview) -> str:
-    return f": {shown.reason}" if shown.reason else ""

@@ -14,7 +14,7 @@ from penstock.cli.held import ASK_S
 from penstock.cli.help import Group
 from penstock.cli.pages import Limit, behind, say_more
 from penstock.cli.person import Yes, confirm
-from penstock.errors import UsageError
+from penstock.errors import NotAccepted, UsageError
 from penstock.rows.schedule_names import read_name
 from penstock.times import read_moment, read_range, read_zone, span_text, time_text
 from streams.clock import now_ms
@@ -303,7 +303,12 @@ async def _backfill(
     read_name(which)
     span = read_range(from_, to, now_ms=now_ms(), zone=read_zone(tz))
     async with _opened(call) as schedules:
-        await schedules.backfill(which, *(datetime.fromtimestamp(at_ms / 1000, UTC) for at_ms in span))
+        try:
+            await schedules.backfill(which, *(datetime.fromtimestamp(at_ms / 1000, UTC) for at_ms in span))
+        except NotAccepted as refused:
+            if refused.field not in ("start", "end"):
+                raise
+            raise UsageError(f"{from_} to {to}: {str(refused).partition(': ')[2]}") from refused
     call.out.say(f"{which}: adds {time_text(span[0])} to {time_text(span[1])}")
     call.out.result({"schedule": which, "start_ms": span[0], "end_ms": span[1]})
 

@@ -98,7 +98,14 @@ class Schedules:
     async def backfill(self, which: str, start: datetime, end: datetime | None = None) -> ScheduleChanged:
         """Add a job for each due time from `start` on and before `end`, by default before now."""
         span = {"from_ms": moment_ms("start", start), "to_ms": end and moment_ms("end", end)}
-        return await self._changed("backfill", which, span)
+        try:
+            return await self._changed("backfill", which, span)
+        except NotAccepted as refused:
+            if refused.field not in span:
+                raise
+            name, at = ("start", start) if refused.field == "from_ms" else ("end", end)
+            why = str(refused).partition(": ")[2]
+            raise NotAccepted(f"{name} {at}: {why}", code=refused.code, field=name) from refused
 
     async def remove(self, which: str) -> ScheduleRemoved:
         """Remove a schedule, and its jobs that are not due yet."""

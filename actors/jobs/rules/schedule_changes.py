@@ -5,6 +5,7 @@ from msgspec.structs import replace
 from actors.jobs.rules.cron import BadRecurrence
 from actors.jobs.rules.schedule_record import Schedule, asked_of
 from actors.jobs.rules.schedule_times import dues_within
+from actors.runtime.rules.texts import time_text
 
 MOST_TRIGGERED = 100
 AHEAD_MS = 60_000
@@ -72,9 +73,11 @@ def backfilled(record: Schedule, from_ms: int, to_ms: int, *, now_ms: int) -> Sc
     if to_ms > now_ms:
         raise BadRecurrence("to_ms", to_ms, "lies ahead", "use a moment up to now; the schedule adds what is due later")
     dues = dues_within(record, from_ms - 1, to_ms, MOST_BACKFILLED + 1)
-    if not 0 < len(dues) <= MOST_BACKFILLED:
-        what = f"has more than {MOST_BACKFILLED} occurrences" if dues else "has no occurrence"
-        raise BadRecurrence("from_ms", from_ms, what, "use another range")
+    if not dues:
+        raise BadRecurrence("from_ms", from_ms, "has no occurrence", "use another range")
+    if len(dues) > MOST_BACKFILLED:
+        what = f"has more than {MOST_BACKFILLED} occurrences"
+        raise BadRecurrence("from_ms", from_ms, what, f"end at {time_text(dues[-1])}, and go on from there later")
     return replace(record, backfill=(from_ms - 1, to_ms))
 
 

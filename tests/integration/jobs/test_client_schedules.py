@@ -73,6 +73,8 @@ async def test_a_schedule_is_added_shown_steered_and_removed(
     assert not (await schedules.pause(NIGHTLY)).is_changed
     assert (await schedules.resume(NIGHTLY)).schedule.state == "runs"
     assert (await schedules.trigger(NIGHTLY)).id.startswith("nightly.2")
+    with pytest.raises(penstock.NotAccepted, match=r"end 2\d\d\d-.*: lies ahead"):
+        await schedules.backfill(NIGHTLY, datetime.now(UTC), datetime.now(UTC) + timedelta(days=3))
     filled = await schedules.backfill(NIGHTLY, datetime.now(UTC) - timedelta(days=3))
     assert filled.schedule.backfill is not None
     await schedules.add("mail/a", every="1h")

@@ -53,6 +53,9 @@ LATER = Slice("t", 1, NOW_MS - 2_000, NOW_MS)
         (of(open=(TRIED,)), "open", "retry", "attempt 1 failed: 500", NOW_MS + 9),
         (of(nodes=()), "open", "nobody", "no live node fetches", 0),
         (of(nodes=(), pin="cn"), "open", "nobody", "with the label cn", 0),
+        (of(state="down", nodes=()), "open", "nobody", "no live node fetches", 0),
+        (of(state="throttled", nodes=(), hold_until_ms=NOW_MS + 5), "open", "nobody", "no live node fetches", 0),
+        (of(state="paused", nodes=()), "open", "paused", "its source is paused: a person paused it", 0),
         (of(sink="9 messages wait"), "open", "sink", "9 messages wait", 0),
         (
             of(spent=SPENT),

@@ -32,6 +32,7 @@ from actors.jobs.rules.schedule_steps import (
     taken_back,
 )
 from actors.jobs.rules.schedule_times import latest_due, latest_dues, next_due, next_dues, occurrence, occurrence_id
+from actors.runtime.rules.texts import time_text
 from streams.job_messages import JobDone
 
 T = 1_770_000_000_000
@@ -767,7 +768,7 @@ def test_a_pause_holds_a_backfill_and_drops_nothing_of_it() -> None:
     [
         (EVERY_MINUTE, (T - MINUTE, T + 2), "lies ahead"),
         (EVERY_MINUTE, (T + 1 - MINUTE, T), "has no occurrence"),
-        (EVERY_MINUTE, (T - 10_001 * MINUTE, T), "more than 10000"),
+        (EVERY_MINUTE, (T - 10_001 * MINUTE, T), f"more than 10000 occurrences; end at {time_text(T - MINUTE)}, and"),
         (Schedule(at_ms=T), (T - MINUTE, T), "trigger it"),
         (Schedule(fixed_delay_ms=MINUTE), (T - MINUTE, T), "trigger it"),
         (replace(EVERY_MINUTE, backfill=(1, 2)), (T - MINUTE, T), "is not finished"),
