@@ -11,6 +11,9 @@ times, and while something is due they ask the holder each `ASK_S`. The server r
 the holder's link is gone. Then the next in line fires, and replies to the other one, until another holder's lease, or a
 renewal, is seen.
 
+A node whose event loop is late, as while it starts on a busy machine, would let jobs wait that it is to fire. So it
+claims nothing from a living holder, and comes after the others in line, until its loop has turned in time for a second.
+
 The lease saves work. The condition of the publish keeps a job from being fired twice.
 """
 
@@ -30,6 +33,7 @@ from actors.runtime.actor import FATAL
 from actors.runtime.live import Live
 from actors.runtime.logs import fields
 from actors.runtime.membership import Members
+from actors.runtime.promptness import Promptness
 from actors.runtime.rules.placement import ranking
 from streams.bucket import Bucket
 from streams.clock import monotonic_s
@@ -95,6 +99,7 @@ class Partitions:
         self._handed_over: dict[int, tuple[str, ...]] = {}
         self._news = anyio.Event()
         self._ranks: dict[int, int] = {}
+        self._promptness = Promptness()
         members.on_change(self._members_changed)
 
     @property
@@ -163,7 +168,8 @@ class Partitions:
         """Wait until the partition is free, and the nodes that come before us have not taken it."""
         while True:
             news = self._news
-            pause_s = self._rank(n) * STEP_S + (0.0 if self._is_ready(n) else UNREADY_S)
+            is_ready = self._is_ready(n) and (self._promptness.is_prompt or self.is_alone)
+            pause_s = self._rank(n) * STEP_S + (0.0 if is_ready else UNREADY_S)
             wait_s = None if n not in self._free else self._free[n] + pause_s - monotonic_s()
             if wait_s is not None and wait_s <= 0:
                 return
@@ -224,7 +230,8 @@ class Partitions:
         sid = self._connection.listen(f"{inbox}*", partial(self._heard, inbox))
         try:
             while True:
-                await anyio.sleep(ASK_S)
+                if await self._promptness.sleep(ASK_S):
+                    self.wake()
                 for n in self.wanted - self.fired:
                     if self._is_ready(n) and n not in self._free:
                         self._ask(n, f"{inbox}{n}")
@@ -233,7 +240,8 @@ class Partitions:
 
     def _ask(self, n: int, inbox: str) -> None:
         now_s = monotonic_s()
-        claims = self._rank(n) == 0 and now_s >= self._claimed_s.get(n, 0.0) + CLAIM_S
+        is_first = self._rank(n) == 0 and self._promptness.is_prompt
+        claims = is_first and now_s >= self._claimed_s.get(n, 0.0) + CLAIM_S
         if claims:
             self._claimed_s[n] = now_s
         if claims or self._is_due(n):
@@ -242,7 +250,8 @@ class Partitions:
     def _heard(self, inbox: str, subject: bytes, reply: bytes, payload: bytes, block: bytes | None) -> None:
         n = int(subject[len(inbox) :])
         self._alone[n] = self._alone[n] + 1 if status_of(block)[0] == NOBODY else 0
-        if (self._alone[n] > self._before(n) or payload == _HANDED_OVER) and n in self.wanted - self.fired:
+        is_our_turn = self._alone[n] > 0 and self._alone[n] > self._before(n)
+        if (is_our_turn or payload == _HANDED_OVER) and n in self.wanted - self.fired:
             log.info("timer.stands_in", extra=fields(partition=n, holder=self._live.get(f"{_KEY}{n}")))
             self._alone[n] = 0
             self._stands_in[n] = self._connection.listen(self._namespace.due_holder(n), partial(self._answer, n))
@@ -254,7 +263,10 @@ class Partitions:
             self._on_change()
 
     def _before(self, n: int) -> int:
-        """Return how many others come before this node beside the holder: they stand in first."""
+        """Return how many others come before this node beside the holder: they stand in first. All, if its loop is
+        late."""
+        if not self._promptness.is_prompt:
+            return STANDBYS
         line = self._line(n)
         return sum(name != self._live.get(f"{_KEY}{n}") for name in line[: line.index(self._members.name)])
 

@@ -35,6 +35,7 @@ from actors.jobs.worker.watchdog import Watchdog
 from actors.runtime.bounds import Anywhere, WorkBounds
 from actors.runtime.logs import fields
 from actors.runtime.measures import Measures
+from actors.runtime.promptness import until_prompt
 from actors.runtime.shares import SharedRates
 from actors.runtime.slot_client import NodeSlots
 from streams.clock import Clock, monotonic_s
@@ -48,6 +49,8 @@ from streams.specs import job_consumer
 log = logging.getLogger(__name__)
 
 TEND_S = 0.1
+PROMPT_S = 5.0
+"""How long a node whose event loop is late, as while it starts, takes no jobs."""
 
 
 class _Gone(msgspec.Struct):
@@ -130,6 +133,7 @@ class JobWorker:
                 with Watchdog() as watchdog:
                     async with anyio.create_task_group() as keeping:
                         await keeping.start(hold.keep)
+                        await until_prompt(PROMPT_S)  # else jobs would wait here that another node could begin at once
                         keeping.start_soon(self._tend, watchdog, shared)
                         keeping.start_soon(self._answer_gone)
                         async with anyio.create_task_group() as topics:
