@@ -63,6 +63,8 @@ P99_MS = 50.0
 PARTS = {"p50": 0.5, "p99": 0.99, "most": 1.0}
 UNSETTLED_MS = 1_000
 """A process that is killed so long after a run began may not have settled it."""
+IN_HAND_MS = 100
+"""What is due so shortly before a kill may be in the hands of the process that is killed."""
 ROLES = ("--roles", "worker,timer,desk", "--sink", "none", "--http", "off", "--app", "bench._schedules_app")
 
 
@@ -121,8 +123,9 @@ async def run() -> Result:
         await anyio.sleep(SETTLE_S)
         tasks.cancel_scope.cancel()
         runs = _read(notes)
-    quiet = [run for run in runs if quiet_ms <= run.due_ms < kills_ms]
-    amid = [run for run in runs if kills_ms <= run.due_ms < end_ms]
+    quiet_end_ms = kills_ms - IN_HAND_MS
+    quiet = [run for run in runs if quiet_ms <= run.due_ms < quiet_end_ms]
+    amid = [run for run in runs if quiet_end_ms <= run.due_ms < end_ms]
     runs = quiet + amid
     times = len({(run.schedule, run.due_ms) for run in runs})
     lost, again = _lost(runs, quiet_ms, end_ms), _again(runs, killed)
@@ -138,7 +141,7 @@ async def run() -> Result:
         more={
             "added_s": round(added_s, 1),
             "occurrences": times,
-            "a_second": round(len(quiet) / QUIET_S),
+            "a_second": round(len(quiet) / (QUIET_S - IN_HAND_MS / 1000)),
             **{f"quiet_{name}_ms": _percentile(quiet, part) for name, part in PARTS.items()},
             **{f"with_kills_{name}_ms": _percentile(amid, part) for name, part in PARTS.items()},
             "with_kills": len(amid),
