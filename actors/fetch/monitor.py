@@ -176,6 +176,7 @@ class Monitor:
         self._looked_s = 0.0
         self._hurry = anyio.Event()
         settings.on_change(self._settings_changed)
+        measures.follow_monitor(lambda: self.is_leading)
 
     @property
     def is_leading(self) -> bool:
@@ -305,6 +306,7 @@ class Monitor:
             slices=len(ledger.open),
             holes=sum(not hole.accepted_by for hole in ledger.holes),
             is_parked=ledger.state == "parked",
+            is_paused=ledger.state == "paused",
         )
         self._outages.see(source, ledger, settings)
         if ledger.state == "parked":

@@ -72,6 +72,15 @@ class Measures:
             registry=self.registry,
         )
         self._parked = Gauge("penstock_source_parked", "1 while a person is needed.", BY_SOURCE, registry=self.registry)
+        self._paused = Gauge("penstock_source_paused", "1 while a person pauses it.", BY_SOURCE, registry=self.registry)
+        self._by_source = (self._lag, self._down, self._open, self._holes, self._parked, self._paused)
+        self._elected = Gauge("penstock_monitor_elected", "1 on the node that leads the monitor.", registry=self.registry)
+        self._unproven = Counter(
+            "penstock_slices_unproven_total",
+            "Slices that this node read, and of which no count or end proves that they are whole.",
+            ("platform",),
+            registry=self.registry,
+        )
 
         self._lateness = Histogram(
             "penstock_job_lateness_seconds",
@@ -127,6 +136,10 @@ class Measures:
         """Give these figures whenever somebody asks, from another thread."""
         self.registry.register(_Asked(lambda: _of_hub(figures())))
 
+    def follow_monitor(self, is_leading: Callable[[], bool]) -> None:
+        """Give this figure whenever somebody asks, from another thread."""
+        self._elected.set_function(is_leading)
+
     def request_answered(self, operation: str, status: int) -> None:
         self._requests.labels(operation, status).inc()
 
@@ -147,8 +160,10 @@ class Measures:
     def jobs_left(self, count: int) -> None:
         self._left.inc(count)
 
-    def slice_ended(self, platform: str, outcome: str) -> None:
+    def slice_ended(self, platform: str, outcome: str, *, is_unproven: bool = False) -> None:
         self._slices.labels(platform, outcome).inc()
+        if is_unproven:
+            self._unproven.labels(platform).inc()
 
     def orders_published(self, platform: str, count: int) -> None:
         self._orders.labels(platform).inc(count)
@@ -163,6 +178,7 @@ class Measures:
         slices: int,
         holes: int,
         is_parked: bool,
+        is_paused: bool,
     ) -> None:
         """Set one source's metrics, as the leading monitor sees them. `lag_ms` is called, from another thread, whenever
         somebody asks: it grows with time alone. `slices`: open. `holes`: not accepted."""
@@ -173,12 +189,13 @@ class Measures:
         self._open.labels(*names).set(slices)
         self._holes.labels(*names).set(holes)
         self._parked.labels(*names).set(is_parked)
+        self._paused.labels(*names).set(is_paused)
 
     def keep_only(self, sources: Collection[tuple[str, str]]) -> None:
         """Drop the metrics of all other sources (platform and source). They were removed, or another node leads."""
         for names in self._known.difference(sources):
             self._known.discard(names)
-            for gauge in (self._lag, self._down, self._open, self._holes, self._parked):
+            for gauge in self._by_source:
                 gauge.remove(*names)
 
 

@@ -145,12 +145,13 @@ class WindowReader:
     async def read(self, work: ReadSlice) -> Ended:
         """Read the slice's window. Every foreseen trouble is an outcome. Raises FATAL errors."""
         attempt = _Attempt()
-        outcome, upto_ms, rows = await self._outcome(work, attempt), 0, 0
+        outcome, upto_ms, rows, is_unproven = await self._outcome(work, attempt), 0, 0, False
         if attempt.progress is not None:
             upto_ms = await self._complete_part(work, attempt.progress, outcome)
-            rows = attempt.progress.reading.result.distinct
+            result = attempt.progress.reading.result
+            rows, is_unproven = result.distinct, isinstance(outcome, WindowStored) and not result.is_proven
             outcome = await self._remember(work, attempt.progress, outcome, is_part=upto_ms > 0)
-        self._measures.slice_ended(work.source.platform, label_of(outcome))
+        self._measures.slice_ended(work.source.platform, label_of(outcome), is_unproven=is_unproven)
         spread = 0.0 if isinstance(outcome, WindowStored) else chance()
         return Ended(work.source, work.slice, outcome, work.settings, spread, self._step_ms(work), upto_ms, rows)
 

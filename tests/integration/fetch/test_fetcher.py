@@ -91,6 +91,21 @@ def attempts(heard: Heard, source: SourceKey = SHOP) -> list[int]:
     return [event.attempt for event in heard.of(SliceCompleted, platform=source.platform)]
 
 
+async def test_a_figure_counts_the_windows_that_nothing_proves(connection: Connection, publisher: Publisher) -> None:
+    counted: list[float] = []
+    for platform, totals in (("counts", "orders"), ("counts-not", "none")):
+        async with a_mall(ago_ms=PAST_MS, totals=totals) as mall, running_node(connection, publisher) as node:
+            source = SourceKey(platform, "s1")
+            await add_shop(connection, publisher, mall, source)
+            await read_up(node, mall, source)
+            figures, labels = node.measures.registry, {"platform": platform}
+            unproven = figures.get_sample_value("penstock_slices_unproven_total", labels) or 0
+            stored = figures.get_sample_value("penstock_slices_total", {**labels, "outcome": "stored"}) or 0
+            assert unproven <= stored
+            counted.append(unproven)
+    assert counted[0] == 0 < counted[1]
+
+
 # ---- answers that are none
 
 

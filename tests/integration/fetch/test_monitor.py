@@ -356,6 +356,23 @@ async def test_a_lagging_watermark_is_told_when_it_begins_and_when_it_is_over(
     assert len(heard.of(WatermarkLag)) == 2
 
 
+async def test_figures_name_the_leader_and_a_source_that_a_person_paused(
+    connection: Connection, publisher: Publisher
+) -> None:
+    now = now_ms()
+    async with running_node(connection, publisher, roles=WATCHES) as node:
+        figures, labels = node.measures.registry, {"platform": "mall", "source": "s1"}
+        await until_leading(node)
+        assert figures.get_sample_value("penstock_monitor_elected") == 1
+        await add_shop(connection, publisher, Ledger(0, now, now, state="paused"))
+        with anyio.fail_after(30):
+            while figures.get_sample_value("penstock_source_paused", labels) != 1:
+                await anyio.lowlevel.checkpoint()
+        assert figures.get_sample_value("penstock_source_parked", labels) == 0
+    assert figures.get_sample_value("penstock_monitor_elected") == 0
+    assert figures.get_sample_value("penstock_source_paused", labels) is None
+
+
 async def test_a_parked_source_is_told_once_for_each_parking_and_so_is_its_end(
     connection: Connection, publisher: Publisher
 ) -> None:

@@ -111,3 +111,12 @@ def test_systemd_knows_each_line_of_the_units() -> None:
     units = [str(path) for path in sorted((DEPLOY / "systemd").glob("*.service"))]
     told = subprocess.run(["systemd-analyze", "verify", *units], capture_output=True, text=True, check=False).stderr
     assert not [line for line in told.splitlines() if "deploy/systemd" in line and "not executable" not in line]
+
+
+@pytest.mark.skipif(not which("promtool"), reason="promtool is not here")
+def test_each_alert_fires_when_it_should_and_not_before() -> None:
+    folder = DEPLOY / "prometheus"
+    told = subprocess.run(
+        ["promtool", "test", "rules", "alerts_test.yaml"], cwd=folder, capture_output=True, text=True, check=False
+    )
+    assert told.returncode == 0, told.stdout + told.stderr
