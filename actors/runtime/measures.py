@@ -52,8 +52,15 @@ class Measures:
     """A node's metrics, in a registry of its own."""
 
     def __init__(self) -> None:
-        from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram  # not needed by commands
+        from prometheus_client import (  # not needed by commands
+            CollectorRegistry,
+            Counter,
+            Gauge,
+            Histogram,
+            disable_created_metrics,
+        )
 
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # an eighth of the answer, for nobody
         self.registry = CollectorRegistry()
         self._slices = Counter(
             "penstock_slices_total", "Slices that this node ended.", ("platform", "outcome"), registry=self.registry
@@ -74,7 +81,9 @@ class Measures:
         self._parked = Gauge("penstock_source_parked", "1 while a person is needed.", BY_SOURCE, registry=self.registry)
         self._paused = Gauge("penstock_source_paused", "1 while a person pauses it.", BY_SOURCE, registry=self.registry)
         self._by_source = (self._lag, self._down, self._open, self._holes, self._parked, self._paused)
-        self._elected = Gauge("penstock_monitor_elected", "1 on the node that leads the monitor.", registry=self.registry)
+        self._elected = Gauge(
+            "penstock_monitor_elected", "1 on the node that leads the monitor.", registry=self.registry
+        )
         self._unproven = Counter(
             "penstock_slices_unproven_total",
             "Slices that this node read, and of which no count or end proves that they are whole.",

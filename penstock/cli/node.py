@@ -27,7 +27,7 @@ Seed = Annotated[
         "--seed", metavar="FILE", help="Settings (TOML) to write where there are none yet.", show_default=False
     ),
 ]
-Drain = Annotated[float | None, typer.Option("--drain", metavar="SECONDS", help="For work in hand at the end.")]
+Drain = Annotated[str | None, typer.Option("--drain", metavar="SPAN", help="For work in hand at the end, as 20s.")]
 LogLevel = Annotated[
     str | None, typer.Option(metavar="LEVEL", help="debug, info, warning or error. On a terminal: warning, else info.")
 ]

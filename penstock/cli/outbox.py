@@ -1,5 +1,6 @@
 """`penstock outbox`: jobs that were added in transactions of another database, handed over."""
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -25,9 +26,11 @@ Db = Annotated[
 ]
 Table = Annotated[str, typer.Option(metavar="[SCHEMA.]NAME", help="The outbox's table.")]
 Once = Annotated[bool, typer.Option("--once", help="Hand over what is there now, and end; for cron.")]
-Poll = Annotated[float, typer.Option(min=0.01, max=3600, metavar="SECONDS", help="How often to look for new jobs.")]
+Poll = Annotated[str, typer.Option(metavar="SPAN", help="How often to look for new jobs, 10ms to 1h.")]
+SHORTEST_POLL_MS, LONGEST_POLL_MS = 10, 3_600_000
 Batch = Annotated[int, typer.Option(min=1, max=1000, metavar="N", help="How many to hand over at a time.")]
 
+_NUMBER = re.compile(r"[0-9]{1,6}(?:\.[0-9]{1,6})?", re.ASCII)
 _DRIVERS = {"sqlite": "sqlite+aiosqlite", "postgresql": "postgresql+asyncpg", "postgres": "postgresql+asyncpg"}
 
 
@@ -43,7 +46,7 @@ async def _relay(
     db: Db,
     table: Table = "penstock_outbox",
     once: Once = False,
-    poll: Poll = 0.1,
+    poll: Poll = "100ms",
     batch: Batch = 200,
 ) -> None:
     """Hand over committed rows until stopped. It may stop at any moment, since a row handed over twice counts once."""
@@ -53,7 +56,7 @@ async def _relay(
     from penstock.sdk.client import connect
     from penstock.sdk.outbox import Outbox
 
-    config = call.config()
+    config, poll_s = call.config(), _poll_s(poll)
     schema, _, name = table.rpartition(".")
     outbox, engine = Outbox(name, schema=schema or None), _engine(db)
     set_up_logs(config.log_level, config.log_form)
@@ -63,7 +66,7 @@ async def _relay(
     try:
         async with opened as client:
             if not once:
-                await relay(engine, client.jobs, outbox=outbox, batch=batch, poll_s=poll)
+                await relay(engine, client.jobs, outbox=outbox, batch=batch, poll_s=poll_s)
             moved = await relay_once(engine, client.jobs, outbox=outbox, batch=batch)
     finally:
         await engine.dispose()
@@ -71,6 +74,16 @@ async def _relay(
     call.out.result(moved._asdict())
     if moved.refused or moved.later:
         raise typer.Exit(1)
+
+
+def _poll_s(text: str) -> float:
+    """Return seconds. A plain number is of seconds too, as it was before units."""
+    from penstock.rows.job_rows import read_span
+
+    poll_ms = float(text) * 1000 if _NUMBER.fullmatch(text) else read_span("--poll", text)
+    if not SHORTEST_POLL_MS <= poll_ms <= LONGEST_POLL_MS:
+        raise UsageError(f"--poll {text}: is out of range; use 10ms to 1h")
+    return poll_ms / 1000
 
 
 def _engine(db: str) -> "AsyncEngine":

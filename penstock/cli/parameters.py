@@ -10,6 +10,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args, get_origin
 
+import typer
+
+TIMES = {"SPAN": "a number with its unit, as 30s or 2h", "TIME": "a moment, as 2026-12-24T08:00:00Z"}
+"""What stands behind an option, by its name in the help. An empty one, from an unset variable of a script,
+would mean at once."""
 NUMBERS = {int: re.compile(r"-?[0-9]{1,15}"), float: re.compile(r"-?[0-9]{1,15}(?:\.[0-9]{1,15})?")}
 
 
@@ -36,6 +41,10 @@ class PlainFirst(NamedTuple):
         is_many = param.multiple or param.nargs == -1
         if value is None:
             return () if is_many else None
+        if (
+            value == "" and getattr(param, "metavar", None) in TIMES and _is_given(param, ctx)
+        ):  # a script's unset variable
+            raise typer.BadParameter(f"is empty; write {TIMES[param.metavar]}, or leave the option out", ctx, param)
         kind = param.type_descriptor.annotation
         try:
             if is_many:
@@ -61,6 +70,11 @@ def plain(value: object, kind: Any, low: float | None = None, high: float | None
     if (low is not None and number < low) or (high is not None and number > high):
         raise NotPlain
     return number
+
+
+def _is_given(param: Any, ctx: Any) -> bool:
+    source = ctx.get_parameter_source(param.name)
+    return source is not None and source.name == "COMMANDLINE"
 
 
 def _itself(first: PlainFirst) -> PlainFirst:

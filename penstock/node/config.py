@@ -21,6 +21,7 @@ import msgspec
 from msgspec import Meta
 
 from actors.batch.rules.callbacks import parse_allowed
+from actors.runtime.rules.setting_values import BadSetting, read_duration, shown
 from actors.runtime.secrets import BadReference, is_reference, is_secret_name, looks_secret, resolve_reference
 from penstock.errors import UsageError
 from penstock.node.logs import Form, Level
@@ -34,12 +35,14 @@ ROLES = ("allocator", "fetcher", "sink", "monitor", "timer", "worker", "desk", "
 SCHEMES = ("nats", "tls", "ws", "wss")
 LISTS = ("roles", "labels", "callback_hosts", "mail_to")
 _MAIL = re.compile(r"[A-Za-z0-9.!#$%&'*+/=?^_{|}~-]{1,64}@[A-Za-z0-9.-]{1,253}")
+_NUMBER = re.compile(r"-?[0-9]+(?:\.[0-9]+)?", re.ASCII)
 _HOST = re.compile(r"[A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\]")
 Token = Annotated[str, Meta(pattern=rf"^(?:{TOKEN.pattern})?$", description="1 to 64 of A-Z a-z 0-9 _ -")]
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One process's configuration. Every field is also a flag, `PENSTOCK_<FIELD>` and a key of the file."""
+    """One process's configuration. Every field is also a flag, `PENSTOCK_<FIELD>` and a key of the file. A field that
+    ends with `_s` takes a number of seconds, and a text with its unit (`90s`, `5m`)."""
 
     nats: str = ""
     """The server's address, or several with commas between. Empty: an embedded server in the data folder."""
@@ -274,6 +277,11 @@ def _converted(place: str, name: str, value: object) -> Any:
         raise UsageError(f"{place}: no such key: {name!r}{_nearest(name, Config.__struct_fields__)}")
     if name in LISTS and isinstance(value, str):
         value = [part.strip() for part in value.split(",") if part.strip()]
+    if name.endswith("_s") and isinstance(value, str) and not _NUMBER.fullmatch(value):
+        try:
+            value = read_duration(name, value) / 1000
+        except BadSetting as error:
+            raise UsageError(f"{place}: {name}: {shown(error.value)} {error.why}; {error.do}") from error
     try:
         return msgspec.convert(value, field.type, strict=not isinstance(value, str))
     except msgspec.ValidationError as error:

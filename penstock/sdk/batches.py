@@ -36,7 +36,7 @@ from actors.batch.executor.handler import Reject, Skip, TaskHandler
 from actors.batch.rules.sheet_lines import FAULT
 from actors.batch.tasks import TaskLimits, TaskRecord
 from actors.runtime.rules.bounds import read_bound
-from actors.runtime.rules.setting_values import BadSetting
+from actors.runtime.rules.setting_values import BadSetting, Duration, shown, span_ms
 from actors.runtime.rules.slot_keys import Slots, check_path
 from actors.runtime.rules.spellings import unknown_option
 from penstock.errors import UsageError
@@ -64,7 +64,8 @@ _handlers: dict[str, tuple[TaskHandler, type]] = {}
 
 class TaskOptions(TypedDict, total=False):
     """The options of a task: those of `TaskRecord` and `TaskLimits`, which have the ranges and the other defaults.
-    Options that end with `_s` are seconds, and are stored as milliseconds.
+    `retry_base` and `retry_cap` are lengths of time: `"30s"`, seconds, or a timedelta. Their older names, with `_s` at
+    the end, mean the same.
 
     Limits over the whole cluster: `item_rate` is items a second, `item_concurrency` items at the same time, `main_rate`
     instances begun a second, `main_concurrency` instances at the same time. 0 is no limit. `slots`: items at the same
@@ -82,6 +83,8 @@ class TaskOptions(TypedDict, total=False):
     main_concurrency: int
     main_rate: float
     attempts: int
+    retry_base: Duration
+    retry_cap: Duration
     retry_base_s: float
     retry_cap_s: float
     most_failures: float
@@ -96,16 +99,19 @@ class TaskOptions(TypedDict, total=False):
 
 
 class BatchOptions(TaskOptions, total=False):
-    """The options of a task that a class serves. `item_timeout_s`: the limit of one item. `step_timeout_s`: the limit
-    of a split or a reduce."""
+    """The options of a task that a class serves. `item_timeout`: the limit of one item. `step_timeout`: the limit of a
+    split or a reduce. Both are lengths of time, as `retry_cap` is, and have older names with `_s`, too."""
 
     is_idempotent: bool
+    item_timeout: Duration
+    step_timeout: Duration
     item_timeout_s: float
     step_timeout_s: float
 
 
-STATED: TaskOptions = {"retry_base_s": 1.0, "retry_cap_s": 60.0, "most_failures": 1.0, "chunk_items": 1_000}
+STATED: TaskOptions = {"retry_base": 1.0, "retry_cap": 60.0, "most_failures": 1.0, "chunk_items": 1_000}
 """The defaults that a stored record states, so that its readers need not know them."""
+SPANS = ("item_timeout", "step_timeout", "retry_base", "retry_cap")
 TIMEOUT_S, STEP_TIMEOUT_S = 60.0, 21_600.0
 ASYNC_AT_ONCE, PLAIN_AT_ONCE, MOST_AT_ONCE = 16, 4, 1_000
 """Items of a chunk at the same time. A process works on two chunks. An `async` map waits, and its limits bound what it
@@ -123,7 +129,7 @@ def batch(task: str, *, concurrency: int | None = None, **options: Unpack[BatchO
     _check_options(options, BatchOptions.__optional_keys__)
     if concurrency is not None and not 1 <= concurrency <= MOST_AT_ONCE:
         raise UsageError(f"task {task!r}: concurrency {concurrency}: use 1 to {MOST_AT_ONCE}")
-    stated: dict[str, Any] = {"item_timeout_s": TIMEOUT_S, "step_timeout_s": STEP_TIMEOUT_S, **options}
+    stated: dict[str, Any] = {"item_timeout": TIMEOUT_S, "step_timeout": STEP_TIMEOUT_S, **_in_spans(task, options)}
 
     def register(cls: ClassT) -> ClassT:
         known = _handlers.get(task)
@@ -138,18 +144,30 @@ def batch(task: str, *, concurrency: int | None = None, **options: Unpack[BatchO
     return register
 
 
-def external_batch(task: str, place: str, *, timeout_s: float = TIMEOUT_S, **options: Unpack[TaskOptions]) -> None:
+def external_batch(
+    task: str,
+    place: str,
+    *,
+    timeout: Duration | None = None,
+    timeout_s: float = TIMEOUT_S,
+    **options: Unpack[TaskOptions],
+) -> None:
     """Have a program of any language run the items of a task. `place` is `http://…` or `https://…`, to which chunks are
     posted, or `nats:SUBJECT`, to which they are sent as requests. A chunk has at most `chunk_items` items, 100 by
     default. actors/batch/executor/external.py shows the JSON.
 
-    `timeout_s`: the limit of one answer. The items are the rows of the uploaded sheet, and the result is a sheet. The
-    other options are those of `TaskOptions`. The program may get an item twice. Raises UsageError.
+    `timeout`: the limit of one answer, by default a minute. `timeout_s` is its older name. The items are the rows of
+    the uploaded sheet, and the result is a sheet. The other options are those of `TaskOptions`. The program may get an
+    item twice. Raises UsageError.
     """
     _check_options(options, TaskOptions.__optional_keys__)
     if task in _handlers and _handlers[task][1] is not External:
         raise UsageError(f"task {task!r}: {_handlers[task][1].__qualname__} serves it, and {place[:80]!a} shall, too")
-    stated: dict[str, Any] = {"chunk_items": 100, **options, "item_timeout_s": timeout_s}
+    stated: dict[str, Any] = {
+        "chunk_items": 100,
+        **_in_spans(task, options),
+        "item_timeout": timeout_s if timeout is None else timeout,
+    }
     app = sys._getframe(1).f_globals.get("__name__", "")  # the module that calls this has no class to name it
     record = _record(task, app, stated, executor=_checked_place(task, place), is_sheet=True)
     _handlers[task] = _handler(record, External, None), External
@@ -160,6 +178,20 @@ def _check_options(options: Mapping[str, object], known: frozenset[str]) -> None
         raise TypeError(unknown_option("a task", min(unknown), sorted(known)))
 
 
+def _in_spans(task: str, options: Mapping[str, object]) -> dict[str, object]:
+    """Return the options with lengths of time under their own names, and not with `_s`. Raises UsageError."""
+    if twice := [name for name in SPANS if name in options and f"{name}_s" in options]:
+        raise UsageError(f"task {task!r}: {twice[0]} and {twice[0]}_s: give one of them")
+    return {name[:-2] if name[:-2] in SPANS else name: value for name, value in options.items()}
+
+
+def _millis(task: str, name: str, value: object) -> int:
+    try:
+        return span_ms(name, value)
+    except BadSetting as error:
+        raise UsageError(f"task {task!r}: {name}: {shown(value)} {error.why}; {error.do}") from error
+
+
 def _record(task: str, app: str, options: Mapping[str, Any], **fields: Any) -> TaskRecord:
     """Return the record that these options make. Raises UsageError."""
     limits: dict[str, Any] = {}
@@ -168,8 +200,8 @@ def _record(task: str, app: str, options: Mapping[str, Any], **fields: Any) -> T
             limits |= _slot_limits(task, value)
         elif name in TaskLimits.__struct_fields__:
             limits[name] = value
-        elif name.endswith("_s"):
-            fields[f"{name[:-1]}ms"] = round(value * 1000)
+        elif name in SPANS:
+            fields[f"{name}_ms"] = _millis(task, name, value)
         else:
             fields["is_streaming" if name == "streaming" else name] = value
     record = TaskRecord(task=_checked_key(task), app=app, limits=TaskLimits(**limits), **fields)

@@ -30,7 +30,7 @@ from actors.jobs.rules.obstacles import JobWhy
 from actors.jobs.rules.topic_settings import as_written
 from actors.runtime.rules.parts import parts_of
 from actors.runtime.rules.setting_values import BadSetting, Duration
-from actors.runtime.rules.spellings import unknown_option
+from actors.runtime.rules.spellings import hinted, unknown_option
 from actors.runtime.supervisor import one_error
 from actors.runtime.tracing import traces
 from actors.runtime.turns import Carriers, Turns
@@ -240,6 +240,7 @@ class Jobs:
 
     # ---- holding
 
+    @hinted("a reservation")
     def reserve(
         self, topic: str, *, wait: Duration = 0, ttr: Duration | None = None, holder: str = ""
     ) -> "ReservationContext":
@@ -254,6 +255,7 @@ class Jobs:
         Stale is raised."""
         return ReservationContext(self, partial(self.reserve_many, topic, wait=wait, ttr=ttr, holder=holder))
 
+    @hinted("a reservation")
     async def reserve_many(
         self, topic: str, *, most: int = 1, wait: Duration = 0, ttr: Duration | None = None, holder: str = ""
     ) -> builtins.list[HeldJob]:

@@ -43,6 +43,7 @@ from actors.jobs.worker.threads import WorkThread
 from actors.runtime.logs import fields
 from actors.runtime.rules.setting_values import BadSetting, Duration, span_ms
 from actors.runtime.rules.slot_keys import Slots
+from actors.runtime.rules.spellings import hinted
 from penstock.errors import UsageError
 from penstock.sdk.batch_code import as_failure, guarded
 from penstock.sdk.jobs import slots_of
@@ -75,6 +76,7 @@ class FlowCode(NamedTuple):
 _flows: dict[str, tuple[FlowCode, type]] = {}
 
 
+@hinted("a flow")
 def flow(
     key: str,
     *,

@@ -33,6 +33,7 @@ from actors.jobs.worker.handler import ALL_LANES, Handler, Taker, async_taker, p
 from actors.jobs.worker.job import BadBody, Bury, Job, JobLost, Retry, ttr_of
 from actors.runtime.rules.setting_values import Duration
 from actors.runtime.rules.slot_keys import Slots, check_slots
+from actors.runtime.rules.spellings import hinted
 from penstock.errors import UsageError
 from streams.job_messages import Priority
 
@@ -47,6 +48,7 @@ ZONE_PART = re.compile(r"[A-Za-z0-9-]+(?:_[A-Za-z0-9-]+)*", re.ASCII)
 _handlers: dict[str, tuple[Handler, object]] = {}
 
 
+@hinted("a handler")
 def job(
     topic: str,
     *,

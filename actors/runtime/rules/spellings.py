@@ -6,7 +6,8 @@ unknown field is looked at again.
 
 import re
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from functools import wraps
+from typing import ParamSpec, TypeVar
 
 import msgspec
 from msgspec import Raw
@@ -14,10 +15,16 @@ from msgspec import Raw
 from actors.runtime.rules.setting_values import BadSetting, nearest, read_duration, shown
 
 SPANS = ("delay", "ttr", "expires_in", "wait", "every", "fixed_delay", "initial_delay", "jitter")
-_UNKNOWN = re.compile(rf"unknown field `(?:{'|'.join(SPANS)})`")
+TEXTS = ("ttr", "backoff", "backoff_cap", "remember")
+"""Settings of a topic, which are texts."""
+_UNKNOWN = re.compile(r"unknown field `(\w+)`$")
 _TEXT = re.compile(rf"got `str` - at `\$\.({'|'.join(SPANS)})_ms`")
-_UNITS = re.compile(r"_(?:ms|s|sec|seconds|millis|milliseconds|minutes|m)$")
+_BARE = re.compile(rf"got `(?:int|float)` - at `\$\.({'|'.join(TEXTS)})`")
+_UNITS = re.compile(r"_(?:ms|s|sec|secs|seconds|millis|milliseconds|minutes|mins|m|h|hours)$")
+_HUMP = re.compile(r"(?<=[a-z])(?=[A-Z])")
 _T = TypeVar("_T")
+_R = TypeVar("_R")
+_P = ParamSpec("_P")
 _object = msgspec.json.Decoder(dict[str, Raw]).decode
 
 
@@ -30,9 +37,42 @@ def decode_spelled(decode: Callable[[bytes], _T], payload: bytes) -> _T:
         if text := _TEXT.search(str(error)):
             do = f'write it as "{text[1]}": "30s", or as digits without quotes'
             raise BadSetting(f"{text[1]}_ms", "", "a text is not a number of milliseconds", do) from None
-        if not _UNKNOWN.search(str(error)):
+        if bare := _BARE.search(str(error)):
+            raise BadSetting(bare[1], "", "a number has no unit", _text(bare[1])) from None
+        unknown = _UNKNOWN.search(str(error))
+        if not unknown:
+            raise
+        if unknown[1] not in SPANS:
+            _hint_at_span(decode, payload, unknown[1])
             raise
     return decode(_in_milliseconds(payload))
+
+
+def _hint_at_span(decode: Callable[[bytes], object], payload: bytes, name: str) -> None:
+    """Raise BadSetting if an unknown field is a length of time of this form in another spelling (`delay_s`, `TTR`)."""
+    base = _UNITS.sub("", _HUMP.sub("_", name).lower())
+    fields = {each: value for each, value in _object(payload).items() if each not in (name, base)}
+    if base in SPANS and _takes(decode, fields, f"{base}_ms", 0):
+        raise BadSetting(name, "", "is no field", _both(base))
+    if base in TEXTS and base != name and _takes(decode, fields, base, "30s"):
+        raise BadSetting(name, "", "is no field", _text(base))
+
+
+def _takes(decode: Callable[[bytes], object], fields: dict[str, Raw], name: str, value: object) -> bool:
+    """Return whether the form has this field for such a value, whatever is wrong with the others."""
+    try:
+        decode(msgspec.json.encode({**fields, name: value}))
+    except msgspec.ValidationError as error:
+        return f"`{name}`" not in str(error) and f"`$.{name}`" not in str(error)
+    return True
+
+
+def _text(name: str) -> str:
+    return f'write a text with its unit, as "{name}": "30s"'
+
+
+def _both(name: str) -> str:
+    return f'{_text(name)}, or milliseconds, as "{name}_ms": 30000'
 
 
 def _in_milliseconds(payload: bytes) -> bytes:
@@ -50,8 +90,26 @@ def _millis_of(name: str, raw: Raw, *, is_double: bool) -> Raw:
     try:
         return Raw(b"%d" % read_duration(name, value))
     except BadSetting as error:
-        do = f'write a text with its unit, as "{name}": "30s", or milliseconds, as "{name}_ms": 30000'
-        raise BadSetting(name, value, error.why, do) from None
+        raise BadSetting(name, value, error.why, _both(name)) from None
+
+
+def hinted(what: str) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
+    """Have a function refuse options that it does not have with the name that is right."""
+
+    def decorate(function: Callable[_P, _R]) -> Callable[_P, _R]:
+        code = function.__code__
+        takes = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+        known = takes[code.co_argcount :]
+
+        @wraps(function)
+        def called(*arguments: _P.args, **options: _P.kwargs) -> _R:
+            if unknown := options.keys() - set(takes):
+                raise TypeError(unknown_option(what, min(unknown), sorted(known)))
+            return function(*arguments, **options)
+
+        return called
+
+    return decorate
 
 
 def unknown_option(what: str, name: str, known: Sequence[str]) -> str:

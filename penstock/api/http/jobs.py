@@ -134,7 +134,8 @@ def _job_or_problem(text: bytes) -> JobToAdd | ItemAnswer:
         check_body(asked.body)
     except RefusedRequest as told:
         problem = told.problem
-        return ItemAnswer(status=problem.status, code=problem.code, detail=problem.detail, what=problem.what)
+        detail = f"{problem.detail}; {problem.hint}" if problem.hint else problem.detail
+        return ItemAnswer(status=problem.status, code=problem.code, detail=detail, what=problem.what)
     return asked
 
 

@@ -6,7 +6,7 @@ import pytest
 import penstock
 from actors.runtime.rules.setting_values import BadSetting
 from actors.runtime.rules.spellings import decode_spelled, told
-from penstock.api.forms.jobs import ReserveAsk, read_jobs
+from penstock.api.forms.jobs import ReserveAsk, TopicChanges, read_jobs
 from penstock.api.forms.reading import Malformed, read_ask
 from streams.job_messages import NewJob
 
@@ -37,6 +37,11 @@ def test_texts_with_units_are_taken_beside_milliseconds() -> None:
         ),
         (b'"ttr":null', "ttr: None is not a duration"),
         (b'"delay":"30s","delay_ms":1', "delay: '30s' is beside delay_ms; give one of them"),
+        (b'"delay_s":30', 'delay_s: is no field; write a text with its unit, as "delay": "30s", or milliseconds, as'),
+        (b'"delaySeconds":30', 'delaySeconds: is no field; write a text with its unit, as "delay": "30s"'),
+        (b'"delayMs":30', 'delayMs: is no field; write a text with its unit, as "delay": "30s"'),
+        (b'"TTR":30', 'TTR: is no field; write a text with its unit, as "ttr": "30s"'),
+        (b'"expires_in_seconds":30', "expires_in_seconds: is no field"),
     ],
 )
 def test_other_spellings_hear_the_right_one(fields: bytes, said: str) -> None:
@@ -45,11 +50,30 @@ def test_other_spellings_hear_the_right_one(fields: bytes, said: str) -> None:
     assert said in told(refused.value)
 
 
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        (b'"ttr":30', 'ttr: a number has no unit; write a text with its unit, as "ttr": "30s"'),
+        (b'"ttr_ms":30', 'ttr_ms: is no field; write a text with its unit, as "ttr": "30s"'),
+        (
+            b'"backoffCap_s":30',
+            'backoffCap_s: is no field; write a text with its unit, as "backoff_cap": "30s"',
+        ),
+    ],
+)
+def test_settings_of_a_topic_hear_the_right_one(fields: bytes, said: str) -> None:
+    with pytest.raises(BadSetting) as refused:
+        decode_spelled(msgspec.json.Decoder(TopicChanges).decode, b"{%b}" % fields)
+    assert told(refused.value) == said
+
+
 def test_other_unknown_fields_are_refused_as_before() -> None:
     with pytest.raises(msgspec.ValidationError, match="unknown field `dealy`"):
         decode_spelled(decode, b'{"topic":"t","dealy":"30s"}')
     with pytest.raises(Malformed, match="unknown field `wait_ms`"):
         read_ask(b'{"topic":"t","wait":"5s"}', NewJob)
+    with pytest.raises(Malformed, match="unknown field `wait_s`"):
+        read_ask(b'{"topic":"t","wait_s":5}', NewJob)
 
 
 def test_programs_hear_the_right_option() -> None:
@@ -57,3 +81,7 @@ def test_programs_hear_the_right_option() -> None:
         penstock.new_job("t", delay_ms=30)  # type: ignore[call-arg]
     with pytest.raises(TypeError, match="a job has no option 'dealy'; did you mean delay"):
         penstock.new_job("t", dealy="30s")  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="a handler has no option 'ttr_ms'; write ttr=\"30s\", a number of seconds"):
+        penstock.job("t", ttr_ms=30)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="a flow has no option 'every_s'; write every=\"30s\""):
+        penstock.flow("t", every_s=30)  # type: ignore[call-arg]

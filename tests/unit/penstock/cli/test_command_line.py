@@ -27,6 +27,12 @@ def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> tuple[int, str]:
     [
         (["up", "--roles", "fetch"], "did you mean 'fetcher'"),
         (["up", "--drain", "-1"], "drain_s: Expected `float` >= 0"),
+        (["up", "--drain", "20 s"], "drain_s: '20 s' is not a duration; write a number with its unit, as 250ms, 60s"),
+        (["outbox", "relay", "--db", "sqlite:///x", "--poll", "5x"], "--poll '5x': is not a duration; write a number"),
+        (["outbox", "relay", "--db", "sqlite:///x", "--poll", "2h"], "--poll 2h: is out of range; use 10ms to 1h"),
+        (["jobs", "add", "t", "1", "--delay", ""], "is empty; write a number with its unit, as 30s or 2h"),
+        (["jobs", "add", "t", "1", "--at="], "is empty; write a moment, as 2026-12-24T08:00:00Z"),
+        (["jobs", "release", "r", "--delay", ""], "is empty"),
         (["up", "--name", "a b"], "name: Expected `str` matching"),
         (["up", "--nats", "nats://joe:hunter2@h"], "no user or password"),
         (["up", "--seed", "/none.toml"], "/none.toml: No such file"),

@@ -31,6 +31,12 @@ def test_text_stands_for_numbers_and_lists_in_variables() -> None:
     assert (config.drain_s, config.replicas, config.roles) == (2.5, 3, ("sink", "fetcher"))
 
 
+def test_a_length_of_time_has_its_unit_at_every_door(tmp_path: Path) -> None:
+    file = write(tmp_path, 'connect_s = "1m30s"\n')
+    config = load_config(file, {"PENSTOCK_ZONE_LEASE_S": "20s"}, {"drain_s": "500ms"})
+    assert (config.connect_s, config.zone_lease_s, config.drain_s) == (90, 20, 0.5)
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -68,7 +74,8 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
     ("variable", "value", "said"),
     [
         ("PENSTOCK_ROLE", "sink", "did you mean PENSTOCK_ROLES?"),
-        ("PENSTOCK_DRAIN_S", "20s", "drain_s: Expected `float`"),
+        ("PENSTOCK_DRAIN_S", "20 s", "drain_s: '20 s' is not a duration; write a number with its unit"),
+        ("PENSTOCK_DRAIN_S", "2h", "drain_s: Expected `float` <= 3600.0"),
         ("PENSTOCK_PROFILE", "quick", "profile: Invalid enum value 'quick'"),
         ("PENSTOCK_NATS", "file:///etc/passwd", "is no server's address"),
         ("PENSTOCK_NATS", "nats://joe:hunter2@host", "no user or password in the address"),

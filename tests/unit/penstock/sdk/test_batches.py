@@ -6,16 +6,16 @@ import pytest
 
 import penstock
 from actors.batch.tasks import TaskLimits, TaskRecord
-from penstock.sdk.batches import BatchOptions
+from actors.runtime.rules.setting_values import Duration
+from penstock.errors import UsageError
+from penstock.sdk.batches import SPANS, BatchOptions, _handlers, task_handlers
 
 
 def test_the_options_of_a_task_are_those_of_its_record() -> None:
-    """Seconds are whole milliseconds in the record."""
+    """Lengths of time are whole milliseconds in the record."""
     fields = get_type_hints(TaskRecord) | get_type_hints(TaskLimits)
-    options = {
-        f"{name[:-1]}ms" if name.endswith("_s") else name: int if name.endswith("_s") else type_
-        for name, type_ in get_type_hints(BatchOptions).items()
-    }
+    options = {name: type_ for name, type_ in get_type_hints(BatchOptions).items() if not name.endswith("_s")}
+    options |= {f"{name}_ms": int for name in SPANS if options.pop(name) == Duration}
     options["is_streaming"] = options.pop("streaming")
     assert options.pop("slots") == penstock.Slots | None  # one option for three limits
     own = ("task", "app", "limits", "declared", "has_check", "is_sheet", "executor", "slots", "slot_key", "when_full")
@@ -29,3 +29,23 @@ def test_an_option_that_no_task_has_is_refused(option: str) -> None:
         penstock.batch("mail", **unknown)
     with pytest.raises(TypeError, match=option):
         penstock.external_batch("mail", "nats:place", **unknown)
+
+
+def test_a_length_of_time_of_a_task_has_its_unit_and_other_spellings_hear_so() -> None:
+    for stated in ({"item_timeout": "90s"}, {"item_timeout": 90}, {"item_timeout_s": 90}, {"item_timeout_s": "90s"}):
+        options: Any = {**stated, "retry_cap": "5m"}
+
+        @penstock.batch("spelled", **options)
+        class Spelled:
+            def map(self, item: int) -> int:
+                return item
+
+        record = task_handlers()["spelled"].record
+        assert (record.item_timeout_ms, record.retry_cap_ms) == (90_000, 300_000)
+        del _handlers["spelled"]
+    wrong: Any = {"retry_cap": "5 min"}
+    with pytest.raises(UsageError, match="retry_cap: '5 min' is not a duration; write a text with its unit"):
+        penstock.external_batch("spelled", "nats:penstock.ask.app.spelled", **wrong)
+    twice: Any = {"retry_cap": 5, "retry_cap_s": 5}
+    with pytest.raises(UsageError, match="retry_cap and retry_cap_s: give one of them"):
+        penstock.external_batch("spelled", "nats:penstock.ask.app.spelled", **twice)
