@@ -9,8 +9,9 @@ __all__ = ["MOST_WAITING", "DeskEndpoint", "Engine", "Question"]
 
 Engine = Literal["jobs", "batch", "schedules", "flow", "rates", "sources", "zones"]
 MOST_WAITING = 4_096
-ROOM = 16 * 1024
 """Long polls that one node holds. Each is a request at the server and some kilobytes of memory here."""
+ROOM = 16 * 1024
+"""Bytes of an answer that are reserved for everything but the list."""
 
 
 class Question(NamedTuple):
