@@ -201,7 +201,8 @@ class Declaration(Struct, frozen=True):
 
     settle_ms: how far behind the platform's own clock (`Page.server_time_ms`) a window may end.
     overlap_ms: how much the requested window begins before the slice. The repeats are harmless.
-    again_ms: when closed windows are looked at once more. sweep_ms: how often everything is read again, 0 for never.
+    again_ms: how long after its end a window is read once more. None: as usual. sweep_ms: how often everything is read
+    again, 0 for never.
     has_times: rows have the time by which the window selects.
     account: the names that an account's values must have. granted: those that a login brings, before any other request.
     for_login: of `account`, what only the login needs. An account that has all of `granted` can do without.
@@ -217,7 +218,7 @@ class Declaration(Struct, frozen=True):
     pages: PageRules = PageRules()
     settle_ms: NotNegative = 5 * MINUTE_MS
     overlap_ms: NotNegative = 5_000
-    again_ms: tuple[Positive, ...] = ()
+    again_ms: tuple[Positive, ...] | None = None
     sweep_ms: NotNegative = 0
     rate: tuple[RateBucket, ...] = ()
     account: tuple[str, ...] = ()

@@ -255,6 +255,8 @@ def check_file(file: AdapterFile) -> None:
         raise BadDeclaration("pages.total_is_live", "says something about a total that is not declared")
     if pages.style == "link" and file.auth.kind == "sign" and file.auth.place != "headers":
         raise BadDeclaration("auth.place", "a next link cannot be signed again; use style 'token'")
+    if file.again is not None and list(file.again) != sorted({each for each in file.again if each > 0}):
+        raise BadDeclaration("again", "names durations that rise from one to the next, each once")
     _check_placeholders(file)
     _check_version("record.version", file.record.version)
     if file.detail is not None and file.detail.version is not None:
@@ -336,7 +338,7 @@ def _declaration(
         ),
         settle_ms=int(file.settle),
         overlap_ms=int(file.overlap),
-        again_ms=tuple(int(each) for each in file.again),
+        again_ms=None if file.again is None else tuple(int(each) for each in file.again),
         sweep_ms=int(file.sweep),
         rate=tuple(RateBucket(part.per_second, part.burst, part.scope) for part in file.rate),
         has_times=file.record.modified is not None,

@@ -231,7 +231,7 @@ class AdapterFile(Struct, frozen=True, forbid_unknown_fields=True):
     errors: list[ErrorPart] = []
     settle: Duration = Duration(300_000)
     overlap: Duration = Duration(5_000)
-    again: list[Duration] = []
+    again: list[Duration] | None = None
     sweep: Duration = Duration(0)
     server_time: TimePart | None = None
     server_time_path: str = ""

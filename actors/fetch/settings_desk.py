@@ -248,7 +248,7 @@ def value_of(name: str, text: str) -> object:
     match setting.unit:
         case "count" | "requests/s" | "orders/s" | "share":
             return _number(text)
-        case "durations":
+        case "durations" if text not in setting.choices:
             return [part.strip() for part in text.strip("[] ").replace('"', "").split(",") if part.strip()]
         case _:
             return text

@@ -86,14 +86,15 @@ async def ensure_lanes(connection: Connection, platform: str, place: str) -> Non
 
 
 def with_declared(settings: FetchSettings, declared: Declaration) -> FetchSettings:
-    """Return the settings with what the adapter asks for: a longer settle time, and its sweep if none is set. Each
+    """Return the settings with what the adapter asks for: a longer settle time, and its second looks and its sweep if
+    none are set. Each
     reading of a list without a time filter is a second look and a sweep by itself."""
     is_whole = declared.window.bounds.lower == "absent"
     return structs.replace(
         settings,
         settle_ms=max(settings.settle_ms, declared.settle_ms),
         sweep_ms=settings.sweep_ms or declared.sweep_ms,
-        again_ms=() if is_whole else settings.again_ms,
+        again_ms=() if is_whole else settings.looks_ms(declared.again_ms),
     )
 
 

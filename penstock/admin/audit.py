@@ -106,9 +106,11 @@ def dropped_before_ms(orders: Extent, now_ms: int) -> int:
     return orders.first_ms
 
 
-def horizon_ms(settings: FetchSettings) -> int:
-    """Return for how long after its time a row may still be found by a second look."""
-    return max(settings.again_ms) + settings.again_slice_ms if settings.again_ms else 0
+def horizon_ms(settings: FetchSettings, declared_ms: tuple[int, ...] | None = None) -> int:
+    """Return for how long after its time a row may still be found by a second look. `declared_ms`: the looks that the
+    adapter declares."""
+    looks_ms = settings.looks_ms(declared_ms)
+    return max(looks_ms) + settings.again_slice_ms if looks_ms else 0
 
 
 def _stretch_at(coverage: Coverage, at_ms: int | None) -> Stretch:
@@ -146,7 +148,9 @@ async def audit(
     share that is done. Raises PenstockError if the platform does not answer."""
     orders = await extent_of(records.connection, records.namespace.stream("ORDERS"))
     now_ms, told, listed = records.now_ms(), Audit(), dict[str, Row]()
-    known = Known(coverage, horizon_ms(settings), dropped_before_ms(orders, now_ms), now_ms)
+    known = Known(
+        coverage, horizon_ms(settings, client.adapter.declaration.again_ms), dropped_before_ms(orders, now_ms), now_ms
+    )
     stored = StoredOrders(records, source, is_version_ordered=client.adapter.declaration.is_version_ordered)
     for window in _days(coverage.start_ms, min(coverage.end_ms, now_ms)):
         reading = begin_reading(client.adapter, window, sets_bad_aside=True)

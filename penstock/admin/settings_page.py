@@ -47,9 +47,10 @@ def _default(setting: Setting) -> str:
 
 def _range(setting: Setting) -> str:
     """Return the range with its unit, where the numbers do not carry one themselves."""
+    several = ", rising" if setting.unit == "durations" else ""
     if setting.choices:
         words = ", ".join(f"`{choice}`" for choice in setting.choices)
-        return f"{words}, or {setting.low} to {setting.high}" if setting.high else words
+        return f"{words}, or {setting.low} to {setting.high}{several}" if setting.high else words
     if not setting.high:
         return {
             "start": "a span back, or a moment",
@@ -58,8 +59,7 @@ def _range(setting: Setting) -> str:
             "path": "names with dots, as address.country",
         }.get(setting.unit, "a reference or URL")
     unit = f" {setting.unit}" if setting.unit in ("requests/s", "orders/s") else ""
-    several = ", rising" if setting.unit == "durations" else ""
-    return f"{setting.low} to {setting.high}{unit}{several}"
+    return f"{setting.low} to {setting.high}{unit}"
 
 
 if __name__ == "__main__":

@@ -68,7 +68,6 @@ class MallAdapter:
             pages=PageRules(style=style, size=100, has_total=True, has_live_total=True),
             settle_ms=settle_ms,
             overlap_ms=1_000,
-            again_ms=(10 * _MINUTE_MS,),
             rate=(RateBucket(per_second=20_000, burst=20_000, scope="address"),),
             account=("base_url", "shop"),
             timeout_s=5.0,

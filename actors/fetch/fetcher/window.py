@@ -448,7 +448,7 @@ def _keep_ms(work: ReadSlice, declared: Declaration) -> int:
     sweep_ms = work.settings.sweep_ms or declared.sweep_ms
     is_whole = declared.window.bounds.lower == "absent"
     look_ms = LOOK_KEPT_MS if work.slice.is_look else 0
-    return max(*work.settings.again_ms, 2 * sweep_ms, CONTENTS_MS if is_whole else 0, look_ms, 0)
+    return max(*work.settings.looks_ms(declared.again_ms), 2 * sweep_ms, CONTENTS_MS if is_whole else 0, look_ms, 0)
 
 
 def _longest_ms(work: ReadSlice, window: Window, declared: Declaration) -> int:

@@ -173,7 +173,7 @@ def _passes(ledger: Ledger, settings: FetchSettings) -> tuple[Pass, ...]:
     running = {each.delay_ms: each for each in ledger.passes if each.kind == "a"}
     again = tuple(
         running.get(delay_ms) or Pass(f"again-{delay_ms}", "a", ledger.frontier_ms, ledger.frontier_ms, None, delay_ms)
-        for delay_ms in settings.again_ms
+        for delay_ms in settings.looks_ms()
     )
     return (*(each for each in ledger.passes if each.kind == "b"), *again)
 

@@ -29,7 +29,7 @@ Unit = Literal[
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
     """One row. `low`, `high` and `default` are written as a user writes them. `settable_at` is the narrowest level: one
     that is settable at `platform` may be set at `default` and `platform`. A duration with `choices` may be one of these
-    words instead, which is 0 in the record."""
+    words instead, which is 0 in the record, and None for durations."""
 
     what: str
     unit: Unit
@@ -109,11 +109,13 @@ SETTINGS: dict[str, Setting] = {
         why="old windows may wait. The tail has to keep most of a source's rate",
     ),
     "again": Setting(
-        what="how long after its end a window is read once more. An empty list switches it off",
+        what="how long after its end a window is read once more. An empty list switches it off. auto: as the adapter "
+        "says, and 10m, 2h, 1d if it says nothing",
         unit="durations",
         low="1s",
         high="30d",
-        default=("10m", "2h", "1d"),
+        choices=("auto",),
+        default="auto",
         why="most late orders come within minutes, some after hours. The day is the promised horizon",
     ),
     "sweep": Setting(

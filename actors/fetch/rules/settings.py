@@ -31,6 +31,8 @@ from actors.runtime.rules.slot_keys import check_path
 from streams.backoff import Backoff, Growth
 
 MAX_AGAIN = 8
+USUAL_AGAIN = (600_000, 7_200_000, 86_400_000)
+"""When closed windows are read once more if neither the setting nor the adapter says."""
 
 TOGETHER: tuple[tuple[tuple[str, ...], str, str, str], ...] = (
     (("overlap_before", "overlap_after"), "slice", "is longer than the slice itself", "shorten the overlaps"),
@@ -62,7 +64,7 @@ class FetchSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_open: int = 64
     max_holes: int = 500
     back_open: int = 4
-    again_ms: tuple[int, ...] = (600_000, 7_200_000, 86_400_000)
+    again_ms: tuple[int, ...] | None = None  # auto
     sweep_ms: int = 0  # auto
     again_slice_ms: int = 600_000
     timeout_ms: int = 60_000
@@ -101,6 +103,12 @@ class FetchSettings(msgspec.Struct, frozen=True, kw_only=True):
             return self.pin
         place = f"{self.pin}_at_{self.zone.replace(':', '_')}".lstrip("_")
         return place if len(place) <= LONGEST_PLACE else f"at_{blake2b(place.encode(), digest_size=12).hexdigest()}"
+
+    def looks_ms(self, declared_ms: tuple[int, ...] | None = None) -> tuple[int, ...]:
+        """Return how long after its end a window is read once more: as set, or else as the adapter declares."""
+        if self.again_ms is not None:
+            return self.again_ms
+        return USUAL_AGAIN if declared_ms is None else declared_ms
 
     @property
     def retry_policy(self) -> Backoff:
@@ -236,9 +244,11 @@ def _bounded_duration(name: str, setting: Setting, value: object) -> int:
     return read
 
 
-def _durations(name: str, setting: Setting, value: object) -> tuple[int, ...]:
+def _durations(name: str, setting: Setting, value: object) -> tuple[int, ...] | None:
+    if value in setting.choices:
+        return None
     if not isinstance(value, list | tuple) or len(value) > MAX_AGAIN:
-        do = 'write it as ["10m", "2h"], or [] for none'
+        do = 'write it as ["10m", "2h"], [] for none, or auto'
         raise BadSetting(name, value, f"is not a list of up to {MAX_AGAIN} durations", do)
     read = tuple(_bounded_duration(name, setting, each) for each in value)
     if list(read) != sorted(set(read)):
@@ -264,6 +274,8 @@ def _written(setting: Setting, value: object) -> object:
         assert isinstance(value, int)
         return setting.choices[0] if setting.choices and not value else duration_text(value)
     if setting.unit == "durations":
+        if value is None:
+            return setting.choices[0]
         assert isinstance(value, tuple)
         return [duration_text(each) for each in value]
     return value
@@ -276,7 +288,7 @@ def _check_together(read: Mapping[str, object]) -> None:
         if not all(name in read for name in names):
             continue
         amounts = [_least(read[name]) for name in names]
-        if SETTINGS[high].choices and not amounts[-1]:
+        if SETTINGS[high].choices and amounts[-1] == 0:
             continue  # auto is long enough
         if sum(amounts[:-1]) > amounts[-1]:
             words = " + ".join(f"{name} {duration_text(amount)}" for name, amount in zip(low, amounts, strict=False))
@@ -284,8 +296,8 @@ def _check_together(read: Mapping[str, object]) -> None:
 
 
 def _least(value: object) -> int:
-    """Return the duration, or the first of a list. An empty list has nothing that could be too short."""
-    if isinstance(value, tuple):
+    """Return the duration, or the first of a list. An empty list or `auto` has nothing that could be too short."""
+    if value is None or isinstance(value, tuple):
         return value[0] if value else sys.maxsize
     assert isinstance(value, int)
     return value

@@ -20,6 +20,7 @@ from actors.runtime.rules.setting_values import BadSetting
         ("again", "10m,2h", ["10m", "2h"]),
         ("again", '["10m", "2h"]', ["10m", "2h"]),
         ("again", "", []),
+        ("again", "auto", "auto"),
         ("backoff", "linear", "linear"),
         ("pin", "007", "007"),
         ("start", "-30d", "-30d"),

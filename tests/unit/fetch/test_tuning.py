@@ -131,7 +131,7 @@ def test_second_looks_and_backfills_do_not_cut_an_hour_that_repeats() -> None:
 def looks_of_a_day(tuning: Tuning) -> list[OpenSlice]:
     """Return the second looks at the third day of a shop whose tail has been read up to its end."""
     settings = FetchSettings(slice_ms=0, settle_ms=30_000)
-    delays = settings.again_ms
+    delays = settings.looks_ms()
     passes = tuple(Pass(f"again-{delay}", "a", 2 * DAY, 2 * DAY, None, delay) for delay in delays)
     ledger = replace(
         first_ledger(0), frontier_ms=3 * DAY, watermark_ms=3 * DAY, passes=passes, tuning=tuning, trust=1, answers=1

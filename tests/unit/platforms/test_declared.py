@@ -157,6 +157,8 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"settle": 5}, r"settle: 5 is no duration"),
     ({"settle": "5"}, r"settle: '5' is no duration: a number with a unit"),
     ({"settle": "-5s"}, "no duration"),
+    ({"again": ["2h", "10m"]}, r"again: names durations that rise"),
+    ({"again": ["0s"]}, r"again: names durations that rise"),
     ({"window": {"longest": "1 week"}}, r"window\.longest: '1 week' is no duration"),
     ({"window": {"format": "unix"}}, r"window\.format: .*unix"),
     ({"window": {"zone": "Asia/Shanghia"}}, r"window\.zone: 'Asia/Shanghia'"),
