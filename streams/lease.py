@@ -42,7 +42,8 @@ class LeaseRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Lease:
-    """A lease that was acquired. `token` is the fence. For one task."""
+    """A lease that was acquired. `token` is the fence. `ttl_s` may be set: it counts from the next renewal on. For one
+    task."""
 
     def __init__(
         self, bucket: Bucket[bytes], key: str, record: LeaseRecord, *, revision: int, ttl_s: int, begun_s: float
@@ -54,8 +55,11 @@ class Lease:
         self._bucket = bucket
         self._record = record
         self._revision = revision
-        self._margin_s = max(0.2, ttl_s / 10)
         self._until_s = begun_s + ttl_s - self._margin_s
+
+    @property
+    def _margin_s(self) -> float:
+        return max(0.2, self.ttl_s / 10)
 
     @property
     def left_s(self) -> float:
@@ -163,13 +167,13 @@ async def hold(lease: Lease, body: Callable[[Lease], Awaitable[None]]) -> None:
 
 
 async def _renew_until_lost(lease: Lease, scope: anyio.CancelScope) -> None:
-    pause_s = lease.ttl_s / 3
+    pause_s = until_turn_s(lease.ttl_s / 3, monotonic_s())
     while lease.is_held():
         await anyio.sleep(min(pause_s, lease.left_s))
         try:
             with anyio.move_on_after(lease.left_s):  # a server that does not answer must not keep us past the end
                 await lease.renew()
-                pause_s = lease.ttl_s / 3
+                pause_s = until_turn_s(lease.ttl_s / 3, monotonic_s())
         except LeaseLost:
             break
         except (Disconnected, OutcomeUnknown, Refused) as error:
@@ -177,6 +181,13 @@ async def _renew_until_lost(lease: Lease, scope: anyio.CancelScope) -> None:
             log.info("lease.not_renewed", extra={"fields": {"key": lease.key, "reason": str(error)}})
     log.warning("lease.lost", extra={"fields": {"key": lease.key, "token": lease.token}})
     scope.cancel()
+
+
+def until_turn_s(every_s: float, now_s: float) -> float:
+    """Return how long to wait for the next turn of all that happens `every_s`: one moment of this clock for all of a
+    process, so that it wakes once for its leases, and writes once. At least a quarter of `every_s`."""
+    rest_s = every_s - now_s % every_s
+    return rest_s if rest_s > every_s / 4 else rest_s + every_s
 
 
 def read_record(raw: bytes) -> LeaseRecord | None:

@@ -32,8 +32,8 @@ from streams.topology import is_passing
 
 log = logging.getLogger(__name__)
 
-HEARTBEAT_S = 1
-"""A dead consumer is detected after two and a half of these."""
+HEARTBEAT_S = 2
+"""A dead consumer is detected after two and a half of these. A node has twenty watches, and most of them are quiet."""
 SILENCE_S = 2.5 * HEARTBEAT_S
 INACTIVE_S = 5
 """The server removes a consumer without a subscriber after this."""

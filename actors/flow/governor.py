@@ -54,6 +54,8 @@ TERM = "flow.governor.term"
 """Written by each governor once it is elected. It stays when the lease has ended."""
 LEASE_TTL_S = 1
 """A killed governor has a successor within two seconds. So the nodes can still ask for what they had (`CLAIM_S`)."""
+IDLE_S, IDLE_TTL_S = 10.0, 3
+"""Without requests for so long the lease is renewed each second. Then nobody has a share, and nobody claims one."""
 AGAIN_S = 0.2
 """Between two tries to be elected."""
 HEAD_START_S = 0.7
@@ -154,8 +156,13 @@ class Governor:
             log.info("governor.leads", extra=fields(node=self._node, goes_on=goes_on))
             self.elected.set()
             try:
-                async for message in receive:
-                    await self._answer(governing, slotting, lease, message)
+                while True:
+                    message = None
+                    with anyio.move_on_after(IDLE_S):
+                        message = await receive.receive()
+                    lease.ttl_s = IDLE_TTL_S if message is None else LEASE_TTL_S
+                    if message is not None:
+                        await self._answer(governing, slotting, lease, message)
             finally:
                 self.elected = anyio.Event()
                 await subscription.unsubscribe()

@@ -15,7 +15,6 @@ repeat it with the same id or receipt.
 import logging
 import socket
 from collections.abc import Awaitable, Callable
-from functools import partial
 from importlib import import_module
 
 import anyio
@@ -146,7 +145,8 @@ class Gateway:
                     )
                 is_told = True
             self._say_started(task_status)
-            await self._stopped_before(partial(anyio.sleep, AGAIN_S))
+            with anyio.move_on_after(AGAIN_S):
+                await self._stop.wait()
         return None
 
     def _say_started(self, task_status: TaskStatus[None]) -> None:

@@ -52,6 +52,8 @@ STEP_S = 0.5
 UNREADY_S = 2.0
 ASK_S = 0.1
 """Together with the time to read the first jobs hardly more than the server's own firing leaves (`BACKSTOP_MS`)."""
+REST_S = 0.5
+"""The same, while nothing is due soon."""
 CLAIM_S = 1.0
 """How often the first in line asks a holder to hand over."""
 STANDBYS = 2
@@ -65,8 +67,8 @@ _HELD, _HANDED_OVER = b"held", b"handed over"
 
 class Partitions:
     """This node's part of the partitions. It calls `on_change`, which must be short, when `held`, `fired` or `wanted`
-    has changed. `is_ready(n)`: whether the due times of a partition are known. `is_due(n)`: whether some job of it is
-    due before the next look."""
+    has changed. `is_ready(n)`: whether the due times of a partition are known. `is_due(n, within_s)`: whether some job
+    of it is due by then."""
 
     def __init__(
         self,
@@ -77,7 +79,7 @@ class Partitions:
         on_change: Callable[[], None],
         *,
         is_ready: Callable[[int], bool],
-        is_due: Callable[[int], bool],
+        is_due: Callable[[int, float], bool],
     ) -> None:
         self._connection = connection
         self._namespace = namespace
@@ -230,11 +232,13 @@ class Partitions:
         sid = self._connection.listen(f"{inbox}*", partial(self._heard, inbox))
         try:
             while True:
-                if await self._promptness.sleep(ASK_S):
+                standing_by = [n for n in self.wanted - self.fired if self._is_ready(n) and n not in self._free]
+                for n in standing_by:
+                    self._ask(n, f"{inbox}{n}")
+                is_near = any(self._is_due(n, REST_S + 2 * ASK_S) for n in standing_by)
+                rests = self._promptness.is_prompt and not is_near
+                if await self._promptness.sleep(REST_S if rests else ASK_S):
                     self.wake()
-                for n in self.wanted - self.fired:
-                    if self._is_ready(n) and n not in self._free:
-                        self._ask(n, f"{inbox}{n}")
         finally:
             self._connection.unlisten(sid)
 
@@ -244,7 +248,7 @@ class Partitions:
         claims = is_first and now_s >= self._claimed_s.get(n, 0.0) + CLAIM_S
         if claims:
             self._claimed_s[n] = now_s
-        if claims or self._is_due(n):
+        if claims or self._is_due(n, 2 * ASK_S):
             self._send(self._namespace.due_holder(n), inbox, self._members.name.encode() if claims else b"")
 
     def _heard(self, inbox: str, subject: bytes, reply: bytes, payload: bytes, block: bytes | None) -> None:

@@ -27,7 +27,7 @@ import anyio
 from anyio.abc import TaskStatus
 
 from actors.jobs.delay_timer.alarm import Alarm
-from actors.jobs.delay_timer.partitions import ASK_S, Partitions
+from actors.jobs.delay_timer.partitions import Partitions
 from actors.jobs.delay_timer.shared_times import SharedTimes
 from actors.jobs.rules.due_times import Due, DueTimes, RoundTrips, may_fire, partition_of
 from actors.jobs.rules.job_rules import BACKSTOP_MS
@@ -172,12 +172,12 @@ class DelayTimer:
         self._sweep_alarm.ring()
         self._load_alarm.ring()
 
-    def _is_due_soon(self, n: int) -> bool:
-        """Return whether a job of a partition that others fire is due before the next look."""
+    def _is_due_soon(self, n: int, within_s: float) -> bool:
+        """Return whether a job of a partition that others fire is due within some seconds."""
         now_ms = self._clock.now_ms()
         self._times.pass_over(now_ms - BACKSTOP_MS, (n,))
         next_ms = self._times.next_ms((n,))
-        return next_ms is not None and next_ms <= now_ms + 2 * ASK_S * 1000
+        return next_ms is not None and next_ms <= now_ms + within_s * 1000
 
     def _reconnected(self) -> None:
         self._was_cut_off = True

@@ -48,7 +48,8 @@ from streams.specs import job_consumer
 
 log = logging.getLogger(__name__)
 
-TEND_S = 0.1
+TEND_S, REST_S = 0.1, 0.25
+"""Between two looks at the topics. The second: while all of them are quiet."""
 PROMPT_S = 5.0
 """How long a node whose event loop is late, as while it starts, takes no jobs."""
 
@@ -219,7 +220,7 @@ class JobWorker:
             shared.hold.may_begin(monotonic_s())  # it is noticed here that the others do not hear us
             for name in tuple(shared.stirred):
                 self._topics[name].tend()
-            await anyio.sleep(TEND_S)
+            await anyio.sleep(TEND_S if shared.stirred else REST_S)
 
     # ---- jobs that were deleted while they waited here
 

@@ -9,10 +9,14 @@ import anyio
 import msgspec
 import pytest
 
+from actors.flow import governor
 from actors.flow.governor import LEASE_TTL_S
+from streams.bucket import Bucket
 from streams.clock import monotonic_s
 from streams.connection import Connection
+from streams.entries import Change
 from streams.frames import Message
+from streams.publisher import Publisher
 from streams.rate_messages import LIFE_S, AskShares, KeyAsk
 from streams.server import EmbeddedServer
 from tests.support.flow import FlowHand, FlowTown, flow_town
@@ -44,6 +48,31 @@ async def test_one_node_alone_has_the_whole_rate_and_the_first_item_starts_at_on
             await hand.has_begun(count + 1)
             hand.idle()
         assert hand.began[count] - asked < 0.25
+
+
+async def test_a_governor_without_requests_renews_its_lease_each_second_and_with_them_three_times(
+    server: EmbeddedServer, connection: Connection, publisher: Publisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(governor, "IDLE_S", 0.05)
+    leases = Bucket(connection, publisher, connection.namespace.bucket("LEASES"), bytes)
+    async with flow_town(server, connection, RATE) as town:
+        hand = await town.join("a")
+        hand.idle()
+        stored_ms = [0, 0]
+        with anyio.fail_after(30):
+            async with leases.watch(governor.LEASE) as changes, anyio.create_task_group() as tasks:
+                async for change in changes:
+                    if not isinstance(change, Change) or change.entry is None:
+                        continue
+                    stored_ms.append(change.entry.stored_ms)
+                    pause_ms = stored_ms[-1] - stored_ms[-2]
+                    if hand.began and pause_ms < 600:
+                        break
+                    if not hand.began and 700 < pause_ms < 10_000:
+                        monkeypatch.setattr(governor, "IDLE_S", 10.0)
+                        tasks.start_soon(hand.spend)
+                        await hand.has_begun(1)
+                tasks.cancel_scope.cancel()
 
 
 async def has_equal_parts(town: FlowTown, one: FlowHand) -> bool:
