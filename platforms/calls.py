@@ -20,6 +20,17 @@ _SECRET_NAME = re.compile(
 _PATH = re.compile(r"/[^?#\s]*")
 _NOT_IN_PATH = frozenset({"page.token"})  # the first page has none, and a path needs all its parts
 
+_KIND_OF = {
+    "name": ("header", "sign"),
+    "value": ("header",),
+    "user": ("basic",),
+    "password": ("basic",),
+    "secret": ("sign",),
+    "place": ("sign",),
+    "recipe": ("sign",),
+}
+"""Which kinds of credentials have a key."""
+
 Pairs = list[tuple[str, str]]
 
 
@@ -85,6 +96,9 @@ class _Auth:
 
     def __init__(self, where: str, part: AuthPart, param_names: list[str], known: frozenset[str]) -> None:
         self._part = part
+        for name, kind in _KIND_OF.items():
+            if getattr(part, name) != getattr(AuthPart(), name) and part.kind not in kind:
+                raise BadDeclaration(f"{where}.{name}", f"goes with kind {kind[0]!r}, and not with {part.kind!r}")
         texts = {"value": part.value, "user": part.user, "password": part.password, "secret": part.secret}
         needed: dict[str, tuple[str, ...]] = {
             "none": (),

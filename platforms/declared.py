@@ -24,7 +24,15 @@ from platforms.adapter import (
 )
 from platforms.bounds import Bounds, Window
 from platforms.calls import CompiledRequest
-from platforms.declared_file import AdapterFile, TimePart, VersionPart, WindowPart, in_list, read_lists
+from platforms.declared_file import (
+    AdapterFile,
+    ModifiedPart,
+    TimePart,
+    VersionPart,
+    WindowPart,
+    in_list,
+    read_lists,
+)
 from platforms.details import DetailCall
 from platforms.errors import BadDeclaration
 from platforms.lists import combined
@@ -39,6 +47,7 @@ from platforms.urls import check_base_url, next_url
 _NUMBERED = frozenset({"page.number", "page.offset"})
 _NUMBERS = frozenset({"unix_s", "unix_ms"})
 _KNOWN = _NUMBERED | {"window.start", "window.end", "page.token", "page.size", "now"}
+TimesPart = TimePart | WindowPart | VersionPart | ModifiedPart
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
@@ -137,7 +146,7 @@ class DeclaredAdapter:
             "detail.key": keys[0],
         }
         values |= {f"account.{name}": account_value(account, name) for name in self._account_names}
-        return detail.request.make(self._base_url(account), values)
+        return detail.request.make(part.request.base_url.rstrip("/") or self._base_url(account), values)
 
     def detail_page(self, response: Response, listed: Sequence[Row]) -> Page:
         """Return the whole orders of a part of a list."""
@@ -245,8 +254,9 @@ def check_file(file: AdapterFile) -> None:
         raise BadDeclaration("name", f"{file.name!r} is not made of 1 to 64 letters, digits, - and _")
     if request.base_url:
         check_base_url("request.base_url", request.base_url)
-    if file.login is not None and file.login.request.base_url:
-        check_base_url("login.request.base_url", file.login.request.base_url)
+    for table, other in (("login", file.login), ("detail", file.detail)):
+        if other is not None and other.request.base_url:
+            check_base_url(f"{table}.request.base_url", other.request.base_url)
     if pages.style != "one" and not (pages.next or pages.next_header):
         raise BadDeclaration("pages.next", f"is needed for style {pages.style!r}")
     if (pages.next and pages.next_header) or (pages.total and pages.total_header):
@@ -261,6 +271,37 @@ def check_file(file: AdapterFile) -> None:
     _check_version("record.version", file.record.version)
     if file.detail is not None and file.detail.version is not None:
         _check_version("detail.version", file.detail.version)
+    for where, part in _times_in(file).items():
+        _check_time(where, part)
+
+
+def _times_in(file: AdapterFile) -> dict[str, TimesPart]:
+    """Return each part of a file that says how a time is written, by its place."""
+    found: dict[str, TimesPart | None] = {
+        "request.now": file.request.now,
+        "window": file.window,
+        "server_time": file.server_time,
+    }
+    found |= {"record.version": file.record.version, "record.modified": file.record.modified}
+    if file.login is not None:
+        found["login.request.now"] = file.login.request.now
+    if file.detail is not None:
+        found |= {"detail.request.now": file.detail.request.now, "detail.version": file.detail.version}
+    return {where: part for where, part in found.items() if part is not None}
+
+
+def _check_time(where: str, part: TimesPart) -> None:
+    """Refuse a zone that nobody knows, and what says something about another way to write times."""
+    style = _style(where, part)
+    if isinstance(part, VersionPart) and part.kind != "time":
+        usual = VersionPart()
+        for name in ("format", "zone", "pattern"):
+            if getattr(part, name) != getattr(usual, name):
+                raise BadDeclaration(f"{where}.{name}", f"goes with kind 'time', and not with {part.kind!r}")
+    if part.pattern != TimePart().pattern and part.format != "wall":
+        raise BadDeclaration(f"{where}.pattern", f"goes with format 'wall', and not with {part.format!r}")
+    if part.format == "wall" and style.write(0) == style.write(1_000_000_000_000):
+        raise BadDeclaration(f"{where}.pattern", f"{part.pattern!r} writes every time alike; use signs such as %Y")
 
 
 def _check_version(where: str, version: VersionPart) -> None:
@@ -303,7 +344,7 @@ def _first_place(file: AdapterFile) -> int:
     return file.pages.first if file.pages.first is not None else int(_numbered(file) == "number")
 
 
-def _style(where: str, part: TimePart | WindowPart) -> TimeStyle:
+def _style(where: str, part: TimesPart) -> TimeStyle:
     try:
         return TimeStyle(part.format, part.zone, part.pattern)
     except BadDeclaration as error:

@@ -22,6 +22,15 @@ LIST_NAME = re.compile(r"[a-z0-9_-]{1,64}")
 _DURATION = re.compile(r"(\d{1,9})(ms|s|m|h|d)")
 _UNITS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _USUAL_PATTERN = "%Y-%m-%d %H:%M:%S"
+_KINDS = {
+    "str": "text",
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "array": "a list",
+    "object": "a table",
+}
+"""What a person calls the kinds of values in a file."""
 
 OutcomeName = Literal["later", "throttled", "login", "split", "park", "bug", "empty", "fine"]
 Scalar = str | int | float | bool
@@ -313,11 +322,20 @@ def _fault(table: object, where: str, problem: str, root: type[Struct]) -> BadDe
     if missing := re.fullmatch(r"Object missing required field `(.*)`", problem):
         return BadDeclaration(f"{where}.{missing[1]}" if where else missing[1], "is missing, and has no default")
     type_, value = _at(table, where, root)
-    if isinstance(value, dict | list) or type_ is None:
+    if type_ is not None and (allowed := [repr(each) for each in literals_in(type_)]):
+        return BadDeclaration(where, f"{value!r} is not allowed; allowed: {', '.join(allowed)}")
+    expected = re.match(r"Expected `([^`]+)`(.*?)(, got `\w+`)?$", problem)
+    if expected is None:
         return BadDeclaration(where or "file", problem)
-    allowed = [repr(each) for each in _literals(type_)]
-    hint = f"; allowed: {', '.join(allowed)}" if allowed else ""
-    return BadDeclaration(where or "file", f"{value!r} is not allowed ({problem}){hint}" if hint else problem)
+    kinds = " or ".join(_KINDS.get(kind, kind) for kind in expected[1].split(" | ") if kind != "null")
+    return BadDeclaration(where or "file", f"is {kinds}{expected[2]}, and not {_shown(value)}")
+
+
+def _shown(value: object) -> str:
+    """Return a value of a file for a person, without what may be secret in a table."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return "a table" if isinstance(value, Mapping) else "a list" if isinstance(value, list) else repr(value)
 
 
 def _at(table: object, where: str, root: type[Struct]) -> tuple[Any, object]:
@@ -326,7 +344,7 @@ def _at(table: object, where: str, root: type[Struct]) -> tuple[Any, object]:
     for name, number in re.findall(r"([^.\[\]]+)|\[(\d+)\]", where):
         if number and isinstance(table, list) and int(number) < len(table):
             table = table[int(number)]
-        elif name and isinstance(table, Mapping) and (struct := _struct_in(type_)) is not None:
+        elif name and isinstance(table, Mapping) and (struct := struct_in(type_)) is not None:
             types = {field.encode_name: field.type for field in msgspec.structs.fields(struct)}
             type_, table = types.get(name), table.get(name)
         else:
@@ -334,11 +352,11 @@ def _at(table: object, where: str, root: type[Struct]) -> tuple[Any, object]:
     return type_, table
 
 
-def _literals(type_: Any) -> list[object]:
+def literals_in(type_: Any) -> list[object]:
     """Return the values of the Literals in a type."""
     if get_origin(type_) is Literal:
         return list(get_args(type_))
-    return [value for each in get_args(type_) for value in _literals(each)]
+    return [value for each in get_args(type_) for value in literals_in(each)]
 
 
 def _hook(type_: type, value: object) -> object:
@@ -352,7 +370,7 @@ def _hook(type_: type, value: object) -> object:
 
 def _refuse_unknown(value: object, type_: Any, where: str) -> None:
     """Walk the table beside its type. What does not fit the type otherwise is left to the conversion."""
-    struct = _struct_in(type_)
+    struct = struct_in(type_)
     if isinstance(value, list):
         for number, each in enumerate(value):
             _refuse_unknown(each, type_, f"{where}[{number}]")
@@ -368,7 +386,7 @@ def _refuse_unknown(value: object, type_: Any, where: str) -> None:
 def _elsewhere(key: str, struct: type[Struct] = AdapterFile, table: str = "") -> str:
     """Return a hint if another table has this key."""
     for field in msgspec.structs.fields(struct):
-        below = _struct_in(field.type)
+        below = struct_in(field.type)
         if field.encode_name == key and table:
             return f" (it belongs into [{table}])"
         if below is not None and (found := _elsewhere(key, below, f"{table}.{field.encode_name}".lstrip("."))):
@@ -376,9 +394,9 @@ def _elsewhere(key: str, struct: type[Struct] = AdapterFile, table: str = "") ->
     return ""
 
 
-def _struct_in(type_: Any) -> type[Struct] | None:
+def struct_in(type_: Any) -> type[Struct] | None:
     if isinstance(type_, type) and issubclass(type_, Struct):
         return type_
     if get_origin(type_) in (Union, UnionType, list):
-        return next((found for each in get_args(type_) if (found := _struct_in(each)) is not None), None)
+        return next((found for each in get_args(type_) if (found := struct_in(each)) is not None), None)
     return None

@@ -36,7 +36,10 @@ class DetailCall:
             raise BadDeclaration("detail.request", "names no order; put {detail.keys} or {detail.key} into it")
         if "detail.key" in named and part.batch > 1:
             raise BadDeclaration("detail.batch", "{detail.key} is one order; write {detail.keys} for a batch")
-        self._rows = RowReader(RecordPart(part.key, part.rows, part.version or VersionPart(kind="hash")))
+        try:
+            self._rows = RowReader(RecordPart(part.key, part.rows, part.version or VersionPart(kind="hash")))
+        except BadDeclaration as error:
+            raise BadDeclaration(f"detail.{error.where.removeprefix('record.')}", error.problem) from error
         field = {"rows": Field("detail.rows", part.rows, Raw)} if part.rows else {}
         self._envelope = Picker("Details", field) if part.rows else None
         self._list = msgspec.json.Decoder(list[Raw])

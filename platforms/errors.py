@@ -52,12 +52,13 @@ class BadDeclaration(PlatformError, ValueError):
     def in_table(self) -> str:
         """The place as it looks in a file: `[window] step`, `[[errors]] 2 outcome`, or a key without a table."""
         table, _, key = self.where.rpartition(".")
-        found = re.fullmatch(r"(\w+)\[(\d+)\](.*)", table or self.where)
-        if found is not None and found[1] == "list" and found[3]:
-            return f"[[list]] number {int(found[2]) + 1}, [list{found[3]}] {key}"
+        found = re.fullmatch(r"(list|rate|errors)\[(\d+)\](.*)", table or self.where)
         if found is not None:
-            return f"[[{found[1]}]] number {int(found[2]) + 1}{found[3]} {key}".rstrip()
-        return f"[{table}] {key}" if table else self.where
+            below = f", [{found[1]}{found[3]}]" if found[3] else ""
+            return f"[[{found[1]}]] number {int(found[2]) + 1}{below} {key if table else ''}".rstrip()
+        member = re.fullmatch(r"(\w+)\[(\d+)\]", key)
+        key = f"{member[1]}, number {int(member[2]) + 1}" if member is not None else key
+        return f"[{table}] {key}" if table else key
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

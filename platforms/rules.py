@@ -77,6 +77,8 @@ def _conditions(where: str, part: ErrorPart) -> list[Condition]:
 
 def _status(where: str, wanted: int | str | list[int | str]) -> Condition:
     allowed: set[int] = set()
+    if wanted == []:
+        raise BadDeclaration(f"{where}.status", "is empty, so the rule would never hold")
     for each in wanted if isinstance(wanted, list) else [wanted]:
         if isinstance(each, str) and len(each) == 3 and each[0] in "12345" and each[1:] == "xx":
             allowed.update(range(int(each[0]) * 100, int(each[0]) * 100 + 100))

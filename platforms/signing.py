@@ -56,6 +56,8 @@ class Signer:
         self.param_names = frozenset(f"param.{name}" for name in params)
         self._pattern = Template(f"{where}.pattern", recipe.pattern, _WORDS | self.param_names)
         self._pair = Template(f"{where}.pair", recipe.pair, _PAIR_WORDS)
+        if "v" not in self._pair.names:
+            raise BadDeclaration(f"{where}.pair", f"{recipe.pair!r} signs no value; write {{v}} into it")
         if self._pattern.account_names or self._pair.account_names:
             raise BadDeclaration(f"{where}.pattern", "takes account values by way of parameters: {param.<name>}")
         if "secret" not in self._pattern.names and not recipe.algorithm.startswith("hmac"):

@@ -237,8 +237,8 @@ def test_a_file_that_cannot_be_meant_is_refused_where_it_is_wrong(changes: dict[
         ),
         ({"window": {"total": "n"}}, "[window] total", "unknown key (it belongs into [pages])"),
         ({"errors": [{"outcome": "latr", "status": 500}]}, "[[errors]] number 1 outcome", "'latr' is not allowed"),
-        ({"record": {"key": 7}}, "[record] key", "Expected"),
-        ({"name": 7}, "name", "Expected `str`, got `int`"),
+        ({"record": {"key": 7}}, "[record] key", "is text or a list, and not 7"),
+        ({"name": 7}, "name", "is text, and not 7"),
     ],
 )
 def test_a_fault_names_its_table_and_what_is_allowed_there(changes: dict[str, Any], place: str, problem: str) -> None:
