@@ -1,7 +1,7 @@
 """A program that takes jobs one by one, through `penstock.connect` alone.
 
-`python -m bench._client_worker URL TOPIC CALLERS`: from the first line of its input on each caller reserves a job and
-finishes it, until none is ready. It prints how many it finished.
+`python -m bench._client_worker URL TOPIC CALLERS [direct]`: from the first line of its input on each caller reserves a
+job and finishes it, until none is ready. It prints how many it finished. `direct`: without a desk.
 """
 
 import asyncio
@@ -12,8 +12,8 @@ import uvloop
 import penstock
 
 
-async def work(url: str, topic: str, callers: int) -> None:
-    async with penstock.connect(url) as client:
+async def work(url: str, topic: str, callers: int, *, direct: bool) -> None:
+    async with penstock.connect(url, direct=direct) as client:
         await client.jobs.count(topic)
         print("ready", flush=True)
         await asyncio.to_thread(sys.stdin.readline)
@@ -30,4 +30,4 @@ async def _take(client: penstock.Client, topic: str) -> int:
 
 
 if __name__ == "__main__":
-    uvloop.run(work(sys.argv[1], sys.argv[2], int(sys.argv[3])))
+    uvloop.run(work(sys.argv[1], sys.argv[2], int(sys.argv[3]), direct="direct" in sys.argv[4:]))

@@ -83,6 +83,7 @@ async def run() -> Result:
             await bench.node(name, "--roles", "worker", "--app", "bench._drain_app")
         takes: dict[str, Side] = {
             "taken_one_by_one": lambda number: _take(bench, client, f"taken{number}"),
+            "direct_taken_one_by_one": lambda number: _take(bench, client, f"dtaken{number}", "direct"),
             "drained_by_handlers": lambda _: _drain(client, "one"),
             "drained_in_lists": lambda _: _drain(client, "lists"),
         }
@@ -96,7 +97,9 @@ def _judged(
     rates: dict[str, list[float]], waits: dict[str, list[float]], skipped: dict[str, str], is_sound: bool
 ) -> Result:
     adds, lists = _ratio(rates, "adds", "nats_py"), _ratio(rates, "lists", "nats_py_beside_lists")
-    takes = _ratio(rates, "taken_one_by_one", "faststream_drained") if "faststream_drained" in rates else None
+    drained = "faststream_drained" if "faststream_drained" in rates else None
+    takes = _ratio(rates, "taken_one_by_one", drained) if drained else None
+    direct_takes = _ratio(rates, "direct_taken_one_by_one", drained) if drained else None
     tails = {name: _middle_and_tail(each) for name, each in waits.items()}
     (p50_ms, p99_ms), (their_p50_ms, their_p99_ms) = tails["add_to_handler"], tails["nats_py_to_callback"]
     one_a_call = statistics.median(rates["http"])
@@ -104,6 +107,7 @@ def _judged(
         f"adds >= {ADD_RATIO} x nats-py": adds >= ADD_RATIO,
         f"lists >= {LIST_RATIO} x nats-py": lists >= LIST_RATIO,
         f"taken >= {TAKE_RATIO:g} x faststream": takes is None or takes >= TAKE_RATIO,
+        f"direct taken >= {TAKE_RATIO:g} x faststream": direct_takes is None or direct_takes >= TAKE_RATIO,
         f"p50 <= {P50_RATIO} x nats-py": p50_ms <= P50_RATIO * their_p50_ms,
         f"p99 <= {P99_RATIO:g} x nats-py": p99_ms <= P99_RATIO * their_p99_ms,
         f"HTTP >= {HTTP_REACH:,}/s": one_a_call >= HTTP_REACH,
@@ -119,6 +123,7 @@ def _judged(
             **{name: round(statistics.median(each)) for name, each in rates.items()},
             "lists_ratio": round(lists, 2),
             "taken_ratio": takes and round(takes, 2),
+            "direct_taken_ratio": direct_takes and round(direct_takes, 2),
             **{f"{name}_p50_ms": round(middle, 2) for name, (middle, _) in tails.items()},
             **{f"{name}_p99_ms": round(tail, 2) for name, (_, tail) in tails.items()},
             "missed": [name for name, is_met in verdicts.items() if not is_met],
@@ -338,12 +343,12 @@ async def _program(*command: str | Path) -> AsyncIterator[_Program]:
 # ---- taking
 
 
-async def _take(bench: Bench, client: penstock.Client, topic: str) -> float:
+async def _take(bench: Bench, client: penstock.Client, topic: str, *how: str) -> float:
     """Return how many jobs a second two programs reserve and finish one by one."""
     for _ in range(0, TAKEN, AT_ONCE):
         await client.jobs.add_many([penstock.new_job(topic, BODY) for _ in range(AT_ONCE)])
     async with AsyncExitStack() as stack:
-        command = (sys.executable, "-m", "bench._client_worker", bench.url, topic, str(CALLERS // WORKERS))
+        command = (sys.executable, "-m", "bench._client_worker", bench.url, topic, str(CALLERS // WORKERS), *how)
         workers = [await stack.enter_async_context(_program(*command)) for _ in range(WORKERS)]
         began_s = monotonic_s()
         for worker in workers:
@@ -371,7 +376,7 @@ async def _drain(client: penstock.Client, topic: str) -> float:
 
 async def _is_sound(client: penstock.Client) -> bool:
     """What was measured has also happened: what was added is there, and what was taken is not."""
-    added = {"adds": ADDED, "direct": ADDED, "lists": LISTED, "directs": LISTED, "taken": 0}
+    added = {"adds": ADDED, "direct": ADDED, "lists": LISTED, "directs": LISTED, "taken": 0, "dtaken": 0}
     counts = [(await client.jobs.count(f"{name}{ROUNDS}"), count) for name, count in added.items()]
     return all(found.ready == count and not found.reserved for found, count in counts)
 

@@ -73,10 +73,13 @@ Answer = Callable[[Message], Awaitable[bytes]]
 
 
 class Has(msgspec.Struct, frozen=True):
-    """An instance lives. `is_at_it`: it works on the request."""
+    """An instance lives. `is_at_it`: it works on the request. `memory` and `memory_age_s`: as its connection has them,
+    for a client that was not there for so long."""
 
     id: str
     is_at_it: bool = False
+    memory: str = ""
+    memory_age_s: float = 0.0
 
 
 class Endpoint(NamedTuple):
@@ -257,7 +260,10 @@ class Service:
         if len(self._over) > MOST_OVER:
             del self._over[next(iter(self._over))]
         if not self._is_leaving:
-            lives = msgspec.json.encode(Has(self.id))
+            connection = self._connection
+            lives = msgspec.json.encode(
+                Has(self.id, memory=connection.memory, memory_age_s=round(connection.memory_age_s, 1))
+            )
             asyncio.get_running_loop().call_later(LIVES_AFTER_S, self._send_now, to, lives)
 
     async def _is_over(self, question: str) -> bool:

@@ -24,6 +24,7 @@ from actors.jobs.reservations import JobReservation
 from actors.jobs.rules.job_rules import lane_order
 from actors.jobs.store import JobStore
 from actors.jobs.topics import Topics
+from actors.jobs.unwritten import Unwritten
 from actors.runtime.failpoints import reach
 from actors.runtime.logs import fields
 from actors.runtime.shares import SharedRates
@@ -47,7 +48,8 @@ the ack wait."""
 
 
 class Handout:
-    """Hands out the jobs of all topics. Many callers may use it at once."""
+    """Hands out the jobs of all topics. Many callers may use it at once. `unwritten`: of a process that takes jobs for
+    itself."""
 
     def __init__(
         self,
@@ -57,12 +59,14 @@ class Handout:
         pulls: PullOnce,
         rates: SharedRates,
         namespace: Namespace,
+        unwritten: Unwritten | None = None,
     ) -> None:
         self._store = store
         self._topics = topics
         self._pulls = pulls
         self._rates = rates
         self._namespace = namespace
+        self._unwritten = unwritten
         self._stream = namespace.stream("JOBS")
         self._waits: dict[str, set[anyio.CancelScope]] = {}
         self._turns: dict[str, int] = {}
@@ -218,8 +222,24 @@ class Handout:
     async def _reserve(self, deliveries: list[Delivery], ttr_ms: int | None, holder: str) -> list[JobReservation]:
         """Turn deliveries into reservations. A cancellation does not interrupt this: some would have no holder."""
         reach("job.pull")
+        if self._unwritten is None:
+            return await self._reserve_written(deliveries, ttr_ms, holder)
+        by_delivery, left = self._unwritten.hand_out(deliveries, ttr_ms=ttr_ms, holder=holder)
+        if not left:
+            return by_delivery
+        try:
+            return [*by_delivery, *await self._reserve_written(left, ttr_ms, holder)]
+        except BaseException:
+            with anyio.move_on_after(GIVE_BACK_S, shield=True), suppress(StreamError):
+                await self._unwritten.give_back(reservation.text for reservation in by_delivery)
+            raise
+
+    async def _reserve_written(
+        self, deliveries: Sequence[Delivery], ttr_ms: int | None, holder: str
+    ) -> list[JobReservation]:
+        counts = self._unwritten is not None
         with anyio.move_on_after(RESERVE_S, shield=True) as step:
-            handed = await self._store.reserve_many(deliveries, ttr_ms=ttr_ms, holder=holder)
+            handed = await self._store.reserve_many(deliveries, ttr_ms=ttr_ms, holder=holder, counts_deliveries=counts)
         if step.cancelled_caught:
             raise OutcomeUnknown(f"no answer within {RESERVE_S:g} s", subject=self._stream)
         for error in handed.failures:

@@ -64,7 +64,7 @@ def reserved_of(reservation: JobReservation) -> Reserved:
     return Reserved(
         topic=job.topic,
         id=job.id,
-        receipt=str(reservation.receipt),
+        receipt=reservation.text,
         body=job.body,
         attempt=job.attempts,
         most_attempts=job.most_attempts,

@@ -8,6 +8,9 @@ later could meet the putting back.
 What is used up or expired is not handed out: it becomes a dead letter, and is told beside the reservations. What is
 no job at all becomes a dead letter too.
 
+A process that holds jobs for itself may hand one out by its delivery alone, and write the reservation down later
+(actors/jobs/unwritten.py). Then the sequence of the ready message is the fence until that.
+
 A repeat of a finish by the same receipt answers as the first did, as long as the end is known.
 """
 
@@ -65,10 +68,11 @@ BURIED_S = 3_600
 
 
 class JobReservation(NamedTuple):
-    """A job handed out. `job`: as it is stored, with this attempt counted."""
+    """A job handed out. `job`: as it is stored, with this attempt counted. `text`: the receipt's."""
 
     receipt: JobReceipt
     job: JobRecord
+    text: str
 
 
 class Handed(NamedTuple):
@@ -113,11 +117,17 @@ class JobReservations:
     # ---- handing out
 
     async def reserve_many(
-        self, deliveries: Sequence[Delivery], *, ttr_ms: int | None = None, holder: str = ""
+        self,
+        deliveries: Sequence[Delivery],
+        *,
+        ttr_ms: int | None = None,
+        holder: str = "",
+        counts_deliveries: bool = False,
     ) -> Handed:
         """Reserve the delivered jobs, each for its own TTR unless one is given. Settle every delivery.
 
-        A job that was deleted, finished or reserved meanwhile is left out."""
+        A job that was deleted, finished or reserved meanwhile is left out. `counts_deliveries`: each delivery before
+        this one was an attempt, as where others hold jobs by their deliveries. The last attempt is nobody's so."""
         jobs = self._jobs
         if any(
             is_doubtful(one, jobs.connection, jobs.clock) for one in deliveries
@@ -135,6 +145,9 @@ class JobReservations:
             except MalformedMessage as error:
                 await self._deliveries.bury_malformed(delivery, error)
                 continue
+            if counts_deliveries and delivery.delivered > 1:
+                most = max(job.attempts, job.most_attempts - 1)
+                job = replace(job, attempts=min(most, job.attempts + delivery.delivered - 1))
             if job.expires_ms and now_ms >= job.expires_ms:
                 unfit.append((delivery, job, "it was not started in time", "expired"))
             elif job.attempts >= job.most_attempts:
@@ -177,18 +190,13 @@ class JobReservations:
         covered: set[Delivery] = set()
         with quietly:
             covered = await self._deliveries.covered_of(refused)
-        for (delivery, job, move), outcome in zip(fit, outcomes, strict=True):
+        for (delivery, job, _), outcome in zip(fit, outcomes, strict=True):
             if delivery in covered:
                 delivery.forget()
                 continue
             if isinstance(outcome, int):
                 if self._jobs.clock.now_ms() < job.until_ms:  # else the answer took so long that it comes back
-                    key = move.subject[move.subject.rindex(".") + 1 :]
-                    is_plain = not job.past and not job.trace_s
-                    receipt = JobReceipt(
-                        job.topic, key, outcome, job.until_ms, job.receipt, job.nonce if is_plain else ""
-                    )
-                    handed.reservations.append(JobReservation(receipt, job))
+                    handed.reservations.append(_reservation_of(delivery, job, outcome))
             elif not isinstance(outcome, RevisionConflict):
                 handed.failures.append(outcome)
                 delivery.forget()
@@ -204,6 +212,52 @@ class JobReservations:
                 answers = await self._deliveries.bury_deliveries(these, outcome=end_of(outcome))
                 told += [job for (_, job, _), answer in zip(these, answers, strict=True) if answer is True]
                 handed.failures.extend(answer for answer in answers if isinstance(answer, StreamError))
+
+    # ---- by the delivery alone, see unwritten.py
+
+    def by_delivery(
+        self, delivery: Delivery, job: JobRecord, *, ttr_ms: int | None, holder: str, mark: str, now_ms: int
+    ) -> JobReservation:
+        """Return the reservation of a delivered job that is not written down."""
+        held = _held(job, now_ms, job.ttr_ms if ttr_ms is None else ttr_ms, holder, mark)
+        return _reservation_of(delivery, held, delivery.seq)
+
+    async def write_down(self, held: Sequence[tuple[Delivery, JobReservation]]) -> list[JobReceipt | StreamError]:
+        """Write reservations down. Return for each the receipt with its new fence. Settles the deliveries, but for
+        those whose outcome is not known."""
+        moves = [self._reservation(delivery, reservation.job) for delivery, reservation in held]
+        outcomes = await self._jobs.move_many(moves)
+        reach("job.reserve")
+        await _ack_moved([delivery for delivery, _ in held], outcomes)
+        return [
+            reservation.receipt._replace(seq=outcome) if isinstance(outcome, int) else outcome
+            for (_, reservation), outcome in zip(held, outcomes, strict=True)
+        ]
+
+    async def finish_delivered(
+        self, held: Sequence[tuple[Delivery, JobReservation, JobRecord]], *, remember_s: int
+    ) -> list[_Answer]:
+        """Do as `finish_many` with reservations that are not written down. The job is as it was delivered."""
+        now_ms = self._jobs.clock.now_ms()
+        moves: list[Move] = []
+        for _, (receipt, begun, _), job in held:
+            past = past_of(job, now_ms=now_ms, remember_s=remember_s)
+            found = Found("ready", receipt.topic, receipt.key, receipt.seq, 0, "", begun)
+            moves.append(self._end(receipt, found, now_ms, "finished", past, remember_s=remember_s, job_id=job.id))
+        outcomes = await self._jobs.move_many(moves)
+        reach("job.finish")
+        await _ack_moved([delivery for delivery, _, _ in held], outcomes)
+        answers: list[_Answer] = []
+        for (_, (receipt, _, _), _), outcome in zip(held, outcomes, strict=True):
+            if isinstance(outcome, int):
+                answers.append(JobSettled(receipt.topic, receipt.key, "done"))
+            elif isinstance(outcome, RevisionConflict):  # deleted or replaced, or it met its own first try
+                is_doubtful = outcome.is_after_retry
+                finish = self._finish_by(remember_s)
+                answers.append(await self._settle_one(receipt, finish, end="finished", is_doubtful=is_doubtful))
+            else:
+                answers.append(outcome)
+        return answers
 
     # ---- settling
 
@@ -230,14 +284,18 @@ class JobReservations:
             elif outcome.is_after_retry:
                 doubtful.add(at)
 
-        def finish(found: Found, job: JobRecord, receipt: JobReceipt, at_ms: int) -> Move:
-            past = past_of(job, now_ms=at_ms, remember_s=remember_s)
-            return self._end(receipt, found, at_ms, "finished", past, remember_s=remember_s, job_id=job.id)
-
+        finish = self._finish_by(remember_s)
         left = [at for at, answer in enumerate(answers) if answer is None]  # touched meanwhile, repeated, or stale
         for at in left:
             answers[at] = await self._settle_one(receipts[at], finish, end="finished", is_doubtful=at in doubtful)
         return [answer for answer in answers if answer is not None]
+
+    def _finish_by(self, remember_s: int) -> _Decide:
+        def finish(found: Found, job: JobRecord, receipt: JobReceipt, at_ms: int) -> Move:
+            past = past_of(job, now_ms=at_ms, remember_s=remember_s)
+            return self._end(receipt, found, at_ms, "finished", past, remember_s=remember_s, job_id=job.id)
+
+        return finish
 
     async def touch_many(self, receipts: Sequence[JobReceipt], *, ttr_ms: int | None = None) -> list[_Answer]:
         """Begin the TTR anew, the job's own unless told otherwise. The receipts stay what they are."""
@@ -430,6 +488,22 @@ class JobReservations:
         return Move(
             subject, encode_job(done), thing, found.seq, leaves=found.subject, ttl_s=ttl_s, fires_ms=found.fires_ms
         )
+
+
+def _reservation_of(delivery: Delivery, job: JobRecord, seq: int) -> JobReservation:
+    key = delivery.subject[delivery.subject.rindex(".") + 1 :]
+    is_plain = not job.past and not job.trace_s
+    receipt = JobReceipt(job.topic, key, seq, job.until_ms, job.receipt, job.nonce if is_plain else "")
+    return JobReservation(receipt, job, str(receipt))
+
+
+async def _ack_moved(deliveries: Sequence[Delivery], outcomes: Sequence[int | StreamError]) -> None:
+    """Acknowledge what has moved. What may not have comes again."""
+    for delivery, outcome in zip(deliveries, outcomes, strict=True):
+        if isinstance(outcome, int | RevisionConflict):
+            with suppress(StreamError):  # what is not acked is delivered again, and refused then
+                await delivery.ack()
+        delivery.forget()  # unless it is settled
 
 
 def end_of(outcome: str) -> Literal["buried", "expired"]:

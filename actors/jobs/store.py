@@ -43,6 +43,9 @@ class JobStore:
         self.list_jobs = reads.list_jobs
 
         self.reserve_many = held.reserve_many
+        self.by_delivery = held.by_delivery
+        self.write_down = held.write_down
+        self.finish_delivered = held.finish_delivered
         self.finish_many = held.finish_many
         self.touch_many = held.touch_many
         self.release_many = held.release_many

@@ -8,6 +8,7 @@ The `body` of a held job is decoded at each access. `reserve` holds one job and 
 import builtins
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, Unpack
 
@@ -36,7 +37,7 @@ from actors.runtime.tracing import traces
 from actors.runtime.turns import Carriers, Turns
 from penstock.api.forms.jobs import Answers, JobOptions, Kicked, ReservedJobs, TopicsShown, TopicViews, Whys
 from penstock.errors import NotAccepted, PenstockError, Stale, Timeout, Unavailable, UsageError
-from penstock.sdk.calls import ServiceClient
+from penstock.sdk.calls import ServiceClient, client_error
 from penstock.sdk.client_forms import (
     add_answers,
     dealt,
@@ -50,6 +51,7 @@ from penstock.sdk.client_forms import (
 from penstock.sdk.held_jobs import HeldJob, ReservationContext
 from penstock.sdk.pages import all_lines
 from streams.clock import monotonic_s
+from streams.errors import StreamError
 from streams.job_messages import MOST_JOBS, NewJob, State, body_of, encode_new_job, is_json
 from streams.nonces import fresh_nonce
 
@@ -146,6 +148,7 @@ class Jobs:
         self.direct: DirectAdds | None = None
         """Set if this client stores jobs by itself."""
         self._adds = Turns(carriers, self._send_adds, most_size=self._room, most=MOST_IN_PART)
+        self._finishes = Turns(carriers, self._send_direct_finishes, most_size=lambda: MOST_JOBS, most=MOST_DIRECT)
         self._settles = Turns(carriers, self._send_settles, most_size=self._room, most=MOST_IN_PART)
         self._reserves = Turns(
             carriers, self._send_reserves, most_size=lambda: MOST_JOBS, most=MOST_JOBS, lost=self._give_back_dealt
@@ -261,7 +264,7 @@ class Jobs:
     ) -> builtins.list[HeldJob]:
         """Hold up to `most` jobs. Wait up to `wait` for the first one. Settle each within its TTR. A job whose reply
         was lost comes again when its TTR runs out."""
-        wait_ms = millis("wait", wait)
+        wait_ms = 0 if wait == 0 else millis("wait", wait)
         ttr_ms = None if ttr is None else millis("ttr", ttr)
         is_plain = type(most) is int and 1 <= most <= MOST_JOBS
         until_s, left_ms = monotonic_s() + wait_ms / 1000, wait_ms
@@ -283,6 +286,22 @@ class Jobs:
         """Reserve for several callers, until the first of them has waited long enough."""
         most = [one.most for one in wanted]
         wait_ms = min(one.wait_ms for one in wanted)
+        jobs = await self._reserve_here(wish, sum(most), wait_ms) if wish.own is None else None
+        if jobs is None:
+            jobs = await self._reserve_there(wish, most, wait_ms)
+        return [_Dealt(some, not jobs) for some in (dealt(jobs, most) if len(most) > 1 else [jobs])]
+
+    async def _reserve_here(self, wish: _Wish, most: int, wait_ms: int) -> builtins.list[Reserved] | None:
+        """Reserve without a desk. None: a desk has to."""
+        taking = self.direct.taking if self.direct is not None else None
+        if taking is None or wait_ms < 0 or not taking.serves(wish.topic, wish.ttr_ms, wish.holder):
+            return None
+        try:
+            return await taking.reserve(wish.topic, most=most, wait_ms=wait_ms, ttr_ms=wish.ttr_ms, holder=wish.holder)
+        except StreamError as error:
+            raise client_error(error) from error
+
+    async def _reserve_there(self, wish: _Wish, most: builtins.list[int], wait_ms: int) -> builtins.list[Reserved]:
         ask: dict[str, object] = {
             "topic": wish.topic,
             "most": most[0] if len(most) == 1 else sum(most),
@@ -293,11 +312,18 @@ class Jobs:
             ask["ttr_ms"] = wish.ttr_ms
         wait_s = max(0, wait_ms) / 1000
         answered = await self._service.request("reserve", encode(ask), wait_s=wait_s, on_late=self._give_back)
-        jobs = decode(answered.payload, ReservedJobs).jobs
-        return [_Dealt(some, not jobs) for some in (dealt(jobs, most) if len(most) > 1 else [jobs])]
+        return decode(answered.payload, ReservedJobs).jobs
 
     def _give_back_dealt(self, lost: _Dealt) -> None:
-        self._release_now(lost.jobs, "its caller had left")
+        if lost.jobs:
+            with suppress(Unavailable):  # closed: what is held is written down, and its TTR gives it back
+                self.carriers.start(self._give_back_held(lost.jobs))
+
+    async def _give_back_held(self, jobs: Sequence[Reserved]) -> None:
+        taking = self.direct.taking if self.direct is not None else None
+        with suppress(StreamError):
+            jobs = jobs if taking is None else await taking.give_back(jobs)
+        self._release_now(jobs, "its caller had left")
 
     def _give_back(self, payload: bytes) -> None:
         """Release the jobs of a late reply, since another node's reply was used."""
@@ -352,9 +378,13 @@ class Jobs:
         await self._settle("bury", job, reason=reason)
 
     async def _settle(self, verb: str, job: HeldJob | str, *, timeout_s: float | None = None, **more: object) -> None:
-        receipt = encode_one(job if isinstance(job, str) else job.receipt)
-        settling = _Settling(verb, encode(more), timeout_s)
-        answer = await self._settles.call(receipt, size=len(receipt) + 1, kind=settling)
+        plain = job if isinstance(job, str) else job.receipt
+        if verb == "finish" and self._holds(plain):
+            answer = await self._finishes.call(plain, size=1, kind=None)
+        else:
+            await self._write_down([plain])
+            receipt, settling = encode_one(plain), _Settling(verb, encode(more), timeout_s)
+            answer = await self._settles.call(receipt, size=len(receipt) + 1, kind=settling)
         _mark(verb, job, answer)
         if answer.code == "stale":
             raise Stale(answer.reason)
@@ -363,9 +393,35 @@ class Jobs:
         if answer.code != "ok":
             raise NotAccepted(answer.reason, code=answer.code)
 
+    def _holds(self, receipt: str) -> bool:
+        """Return whether this client took the job by itself, and its reservation is not written down."""
+        taking = self.direct.taking if self.direct is not None else None
+        return taking is not None and taking.holds(receipt)
+
+    async def _write_down(self, receipts: Iterable[str]) -> None:
+        taking = self.direct.taking if self.direct is not None else None
+        if taking is not None and (held := [receipt for receipt in receipts if taking.holds(receipt)]):
+            await taking.write_down(held)
+
+    async def _send_direct_finishes(self, _kind: None, receipts: Sequence[str]) -> builtins.list[JobReply]:
+        taking = self.direct.taking if self.direct is not None else None
+        if taking is None:  # it was closed over an error; a desk knows what was written down
+            return await self._send_settles(_Settling("finish", b"{}", None), list(map(encode_one, receipts)))
+        try:
+            return await taking.finish(receipts)
+        except StreamError as error:
+            raise client_error(error) from error
+
     async def _settle_many(self, verb: str, jobs: Sequence[HeldJob | str]) -> builtins.list[JobReply]:
-        receipts = [encode_one(job if isinstance(job, str) else job.receipt) for job in jobs]
-        answers = await self._send_settles(_Settling(verb, b"{}", None), receipts)
+        plain = [job if isinstance(job, str) else job.receipt for job in jobs]
+        here = list(filter(self._holds, plain)) if verb == "finish" else []
+        known = dict(zip(here, await self._send_direct_finishes(None, here), strict=True)) if here else {}
+        there = [receipt for receipt in plain if receipt not in known]
+        if there:
+            settling = _Settling(verb, b"{}", None)
+            told = await self._send_settles(settling, [encode_one(receipt) for receipt in there])
+            known |= zip(there, told, strict=True)
+        answers = [known[receipt] for receipt in plain]
         for job, answer in zip(jobs, answers, strict=True):
             _mark(verb, job, answer)
         return answers

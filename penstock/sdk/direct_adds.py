@@ -23,6 +23,7 @@ from actors.runtime.logs import fields
 from actors.runtime.store_watch import HealthWatch
 from actors.runtime.supervisor import one_error
 from penstock.sdk.calls import client_error
+from penstock.sdk.direct_takes import DirectTakes, open_takes
 from streams.backoff import Backoff
 from streams.bucket import Bucket
 from streams.chance import chance
@@ -50,6 +51,8 @@ class DirectAdds:
         self._monitor = monitor
         self._topics: Topics | None = None
         self._adding: Adding | None = None
+        self.taking: DirectTakes | None = None
+        """Set while this client can take jobs by itself."""
         self.opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def takes(self, job: NewJob) -> bool:
@@ -83,7 +86,7 @@ class DirectAdds:
                 with one_error():
                     await self._follow()
             except StreamError as error:
-                self._topics = None
+                self._topics = self.taking = None
                 if not self.opened.done():
                     self.opened.set_exception(client_error(error))
                     return
@@ -99,19 +102,22 @@ class DirectAdds:
             await tasks.start(HealthWatch(connection, health=self._health).run)
             await tasks.start(clock.run)
             await tasks.start(topics.run)
+            store = JobStore(connection, publisher, namespace, clock)
             adding = self._adding = Adding(
-                store=JobStore(connection, publisher, namespace, clock),
+                store=store,
                 topics=topics,
                 copies=Copies(connection, lambda _topic: ()),
                 clock=clock,
                 admit=connection.store.admit,
             )
             self._topics = topics
-            if not self.opened.done():
-                self.opened.set_result(None)
             try:
-                await anyio.sleep_forever()
+                async with open_takes(connection, store=store, topics=topics, clock=clock) as self.taking:
+                    if not self.opened.done():
+                        self.opened.set_result(None)
+                    await anyio.sleep_forever()
             finally:
+                self.taking = None
                 with anyio.CancelScope(shield=True):
                     await adding.close()
 

@@ -1,4 +1,4 @@
-"""Every call of nine callers at all doors, under faults of all kinds, judged by the rules of support/job_history.py.
+"""Every call of ten callers at all doors, under faults of all kinds, judged by the rules of support/job_history.py.
 
 `pytest tests/chaos/test_history.py --long --seconds 3600 --seed 7` goes on for an hour, on one server and then on
 three. Where a rule is broken the report has its shortest example, and names the file with the whole history.

@@ -140,6 +140,7 @@ class HistoryWorld:
         clients: list[Client] = [
             await self._stack.enter_async_context(connect_client(url, timeout_s=10)),
             await self._stack.enter_async_context(connect_client(url, timeout_s=3)),
+            await self._stack.enter_async_context(connect_client(url, timeout_s=3, direct=True)),
         ]
         chance = self.form.chance("doors")
         self._rest = RestDoor("rest", session, http, chance)
@@ -152,6 +153,7 @@ class HistoryWorld:
             ServiceDoor("service", self._connection),
             ClientDoor("client", clients[0]),
             ClientDoor("client", clients[1]),
+            ClientDoor("direct", clients[2]),
             PublishDoor("publish", self._client, wired, publisher),
         ]
 

@@ -1,0 +1,119 @@
+"""Jobs that a client takes by itself, without a desk: `penstock.connect(…, direct=True)`.
+
+It pulls, reserves and finishes by the code of the desk, and hands out by the delivery alone what may be
+(actors/jobs/unwritten.py). A topic with a rate, slots or a zone is served by a desk all the same, as are touches,
+releases and burials: by then the reservation is written down.
+"""
+
+import math
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
+
+import anyio
+import msgspec
+
+from actors.jobs.desk import LONGEST_HOLDER, MOST_BYTES
+from actors.jobs.handout import Handout
+from actors.jobs.replies import reserved_of
+from actors.jobs.rules.job_answers import JobReply, Reserved
+from actors.jobs.store import JobStore
+from actors.jobs.topics import Topics
+from actors.jobs.unwritten import Unwritten
+from streams.clock import Clock
+from streams.connection import Connection
+from streams.errors import StreamError
+from streams.job_messages import LONGEST_TTR_MS, SHORTEST_TTR_MS
+from streams.micro import WHO, Has
+from streams.pull_once import PullOnce
+from streams.standstill import Standstill
+
+__all__ = ["DirectTakes"]
+
+AGAIN_MS = 1_000
+ANSWER_S = 1.0
+
+
+class _NoRates:
+    """A topic that gets a rate while this client waits hands out nothing here: a desk does, from the next call on."""
+
+    def take(self, _key: str, _most: int) -> tuple[int, int]:
+        return 0, AGAIN_MS
+
+    def give_back(self, _key: str, _count: int) -> None: ...
+
+    def share(self, _key: str) -> float:
+        return math.inf
+
+
+class DirectTakes:
+    """Takes and finishes jobs by the store."""
+
+    def __init__(self, connection: Connection, topics: Topics, handout: Handout, unwritten: Unwritten) -> None:
+        self._connection = connection
+        self._topics = topics
+        self._handout = handout
+        self._unwritten = unwritten
+        self.holds = unwritten.holds
+        self.write_down = unwritten.write_down
+
+    def serves(self, topic: str, ttr_ms: int | None, holder: str) -> bool:
+        """Return whether jobs can be taken from here. Else a desk hands them out, or says why not."""
+        if topic not in self._topics or not (ttr_ms is None or SHORTEST_TTR_MS <= ttr_ms <= LONGEST_TTR_MS):
+            return False
+        settings = self._topics.current(topic)
+        is_plain = not (settings.rate or settings.slots or settings.zone)
+        return is_plain and len(holder) <= LONGEST_HOLDER and holder.isprintable()
+
+    async def reserve(self, topic: str, *, most: int, wait_ms: int, ttr_ms: int | None, holder: str) -> list[Reserved]:
+        """Hand out up to `most` jobs, as a desk does. Raises StreamError."""
+        self._connection.store.check(self._connection.namespace.stream("JOBS"))
+        reservations = await self._handout.take(
+            topic, most=most, wait_s=wait_ms / 1000, ttr_ms=ttr_ms, holder=holder, most_bytes=MOST_BYTES
+        )
+        return [reserved_of(reservation) for reservation in reservations]
+
+    async def finish(self, receipts: Sequence[str]) -> list[JobReply]:
+        """Finish jobs that this client took. Return the answer to each."""
+        self._connection.store.check(self._connection.namespace.stream("JOBS"))
+        return await self._unwritten.finish(receipts)
+
+    async def give_back(self, jobs: Iterable[Reserved]) -> list[Reserved]:
+        """Give back what no caller got. Return those that a desk has to release."""
+        held = {reserved.receipt: reserved for reserved in jobs}
+        ours = [receipt for receipt in held if self.holds(receipt)]
+        await self._unwritten.give_back(ours)
+        return [reserved for receipt, reserved in held.items() if receipt not in ours]
+
+    async def learn(self) -> None:
+        """Have a node tell for how long the server has been running. If none does, this client finds out itself."""
+        connection = self._connection
+        subject = connection.namespace.api("jobs", WHO)
+        try:
+            answer = await connection.request(subject, connection.new_inbox()[-32:].encode(), timeout_s=ANSWER_S)
+            has = msgspec.json.decode(answer.payload, type=Has)
+        except (StreamError, msgspec.MsgspecError):
+            return
+        self._unwritten.knows(has.memory, has.memory_age_s)
+
+
+@asynccontextmanager
+async def open_takes(
+    connection: Connection, *, store: JobStore, topics: Topics, clock: Clock
+) -> AsyncIterator[DirectTakes]:
+    """Open it. At the end, what is held is written down."""
+    with Standstill().watching() as standstill:
+        unwritten = Unwritten(connection, store=store, topics=topics, clock=clock, stood_still_s=standstill.lasted_s)
+        async with PullOnce(connection) as pulls, anyio.create_task_group() as tasks:
+            handout = Handout(
+                store=store,
+                topics=topics,
+                pulls=pulls,
+                rates=_NoRates(),
+                namespace=connection.namespace,
+                unwritten=unwritten,
+            )
+            takes = DirectTakes(connection, topics, handout, unwritten)
+            tasks.start_soon(unwritten.run)
+            tasks.start_soon(takes.learn)
+            yield takes
+            tasks.cancel_scope.cancel()
