@@ -4,6 +4,8 @@ A command's module is imported when the command runs, so that none waits for wha
 """
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Annotated, Any, NamedTuple
 
@@ -11,6 +13,10 @@ import typer
 from typer.main import get_group
 
 from penstock.cli.help import Command, Group
+from penstock.cli.output import Output
+
+WrongArgument: Any = typer.BadParameter.__base__
+"""What Typer raises for arguments that it cannot take. It keeps the type itself private."""
 
 
 class CommandEntry(NamedTuple):
@@ -70,9 +76,30 @@ class Commands(Group):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
+        self._is_json = False
         for title, entries in COMMANDS.items():
             for entry in entries:
                 self.add_command(Command(entry.name, help=entry.line, rich_help_panel=title))
+
+    def make_context(self, info_name: Any, args: list[str], parent: Any = None, **extra: Any) -> Any:
+        """Parse what stands before the command. Called by Typer."""
+        self._is_json = "--json" in args
+        with self._told_to_programs():
+            return super().make_context(info_name, args, parent, **extra)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Parse the command's own arguments and run it. Called by Typer."""
+        with self._told_to_programs():
+            return super().invoke(ctx)
+
+    @contextmanager
+    def _told_to_programs(self) -> Iterator[None]:
+        """With --json, print a wrong argument that Typer finds as JSON, too, as `end_with` does with other errors."""
+        try:
+            yield
+        except WrongArgument as error:
+            Output(is_json=self._is_json).result({"error": error.format_message()})
+            raise
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         """Return the command that is named first, its module imported. Called by Typer."""

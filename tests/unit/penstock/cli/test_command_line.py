@@ -60,6 +60,17 @@ def test_a_wrong_argument_ends_with_exit_code_2(
     assert "Traceback" not in told
 
 
+@pytest.mark.parametrize(
+    "arguments", [["nosuch"], ["jobs", "add"], ["jobs", "list", "t", "--limit", "x"], ["batch", "--zoen"], ["--zoen"]]
+)
+def test_a_program_gets_json_of_a_wrong_argument_too(arguments: list[str]) -> None:
+    done = CliRunner().invoke(app, [*arguments, "--json"])
+    told = json.loads(done.stdout)
+    assert (done.exit_code, list(told), told["error"] in done.stderr) == (2, ["error"], True)
+    plain = CliRunner().invoke(app, arguments)
+    assert (plain.exit_code, plain.stdout) == (2, "")
+
+
 def test_a_table_is_for_people_and_json_for_programs() -> None:
     for is_json in (False, True):
         file = StringIO()
