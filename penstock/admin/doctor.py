@@ -12,28 +12,30 @@ import sys
 from collections.abc import AsyncIterator
 from datetime import datetime
 from pathlib import Path
-from typing import Literal
 
 import anyio
-from msgspec import Struct
 
 from actors.runtime.mail import MailRefused, check_mail
+from actors.runtime.rules.texts import some_of
 from actors.runtime.store_watch import MAKE_ROOM, RESTART, why_full
 from actors.zone.hub_life import read_zone
 from actors.zone.routing import MAP, decode_map
 from actors.zone.rules.hub import is_behind
 from actors.zone.rules.routing import ShardMap
+from penstock.admin.check import Check, Level
+from penstock.admin.doctor_places import addresses, open_files, sink
+from penstock.api.http.tokens import list_tokens
 from penstock.errors import PenstockError
 from penstock.node.config import Config
 from penstock.node.mail import mail_server
 from penstock.node.session import Session, health_of, monitor_url, open_session, server_folder, topology_of
 from streams.clock import now_ms
-from streams.errors import NoStream, ServerNotStarted, StreamError
+from streams.errors import NoStream, PermissionDenied, Refused, ServerNotStarted, StreamError
 from streams.server import find_binary
 from streams.store_health import room_at
 from streams.topology import diff
 
-__all__ = ["Check", "examine"]
+__all__ = ["examine"]
 
 LEAST_FREE = 100 * 1024 * 1024
 ENOUGH_FREE = 2 * 1024 * 1024 * 1024
@@ -41,28 +43,20 @@ MOST_OFFSET_MS = 2_000
 """The fault model's clock error: beyond it windows near now would be read too early."""
 SOME_OFFSET_MS = 500
 COMMAND_S = 5.0
+LOOK_S = 10.0
+MOST_NAMED = 5
 SURVIVES_FAST = "survives kill -9 of nodes and server; a power cut may lose what was acknowledged in the last 2 minutes"
 SURVIVES_SAFE = "survives kill -9 and a power cut"
-
-Level = Literal["ok", "warn", "fail"]
-
-
-class Check(Struct, frozen=True):
-    """One thing that was looked at."""
-
-    name: str
-    level: Level
-    found: str
-    do: str = ""
 
 
 async def examine(config: Config) -> list[Check]:
     """Look at everything. What is wrong is in the answer, and is never raised."""
-    checks = [_python(), await _binary(config), await _nats_command()]
+    checks = [_python(), open_files(), await _binary(config), await _nats_command()]
     if config.is_embedded:
         checks += _folder(config.data_folder())
     if config.smtp:
         checks.append(await _mail(config))
+    checks += [check for check in (await sink(config), await addresses(config)) if check is not None]
     async for check in _server(config):
         checks.append(check)
     return checks
@@ -142,11 +136,8 @@ async def _server(config: Config) -> AsyncIterator[Check]:
         async with open_session(config, name="penstock-doctor", wait_s=min(COMMAND_S, config.connect_s)) as session:
             version = session.connection.client.connected_server_version
             yield Check("connection", "ok", f"nats-server {version.major}.{version.minor}.{version.patch}")
-            for look in (*_LOOKS, _hub) if config.hub else _LOOKS:
-                try:
-                    yield await look(config, session)
-                except StreamError as error:
-                    yield Check(look.__name__.strip("_"), "fail", str(error), "see the server's log")
+            async for check in _looks(config, session):
+                yield check
     except (PenstockError, StreamError, OSError) as error:
         if config.is_embedded:
             yield Check("connection", "warn", str(error), "start a node; then run `penstock doctor` again")
@@ -154,8 +145,34 @@ async def _server(config: Config) -> AsyncIterator[Check]:
             yield Check("connection", "fail", str(error), "check address, credentials and that the server runs")
 
 
+async def _looks(config: Config, session: Session) -> AsyncIterator[Check]:
+    """Look at the server. What cannot be looked at for a reason that was told before is left out."""
+    failed: set[str] = set()
+    for look in (*_LOOKS, _hub) if config.hub else _LOOKS:
+        name = look.__name__.strip("_")
+        try:
+            with anyio.fail_after(LOOK_S):
+                check = await look(config, session)
+        except (StreamError, TimeoutError) as error:
+            if "topology" in failed:
+                continue
+            if isinstance(error, PermissionDenied):
+                yield Check(name, "fail", str(error), "log in as `admin` or `node` of nats/accounts.conf")
+                return
+            check = Check(name, "fail", str(error) or f"no answer within {LOOK_S:g} s", "see the server's log")
+        if check.level == "fail":
+            failed.add(name)
+        yield check
+        if "jetstream" in failed:
+            return
+
+
 async def _jetstream(_config: Config, session: Session) -> Check:
-    answer = await session.connection.api("INFO")
+    try:
+        answer = await session.connection.api("INFO")
+    except Refused as error:
+        do = "start nats-server with a `jetstream` block, and enable it for this account"
+        return Check("jetstream", "fail", f"is off: {error}", do)
     return Check("jetstream", "ok", f"on; {answer.get('streams', 0)} streams, {answer.get('storage', 0):,} bytes")
 
 
@@ -295,4 +312,22 @@ async def _settings(_config: Config, session: Session) -> Check:
     return Check("settings", "ok", f"{len(stored.levels.names())} level(s), all in force")
 
 
-_LOOKS = (_jetstream, _durability, _store, _topology, _replicas, _clock, _settings)
+async def _tokens(_config: Config, session: Session) -> Check:
+    found, at_ms = await list_tokens(session.bucket("TOKENS")), now_ms()
+    live = [one for one in found if one.is_live(at_ms)]
+    over = sorted({one.name for one in found} - {one.name for one in live})
+    if not found:
+        return Check("tokens", "ok", "none: the gateway answers on loopback, to everybody there")
+    if not live:
+        do = "`penstock tokens add NAME`, or `penstock tokens forget NAME` for each name"
+        return Check("tokens", "fail", "none is valid any more, so the gateway answers nobody", do)
+    told = f"{len(live)} valid"
+    if over:
+        names = some_of(over, MOST_NAMED)
+        return Check(
+            "tokens", "warn", f"{told}; those of {names} have expired or are revoked", "intended? then leave it"
+        )
+    return Check("tokens", "ok", told)
+
+
+_LOOKS = (_jetstream, _durability, _store, _topology, _replicas, _clock, _settings, _tokens)

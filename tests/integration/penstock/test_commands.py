@@ -1,15 +1,19 @@
 """The commands that look and set, as processes: what they print, and how they end."""
 
 import json
+import resource
 import sys
 from pathlib import Path
 
 import anyio
 import pytest
 
-from penstock.admin.doctor import Check, examine
+from penstock.admin.check import Check
+from penstock.admin.doctor import examine
+from penstock.api.http.tokens import TokenWish, create_token
 from penstock.node.config import Config
 from streams.bucket import Bucket
+from streams.clock import now_ms
 from streams.connection import Connection, connect
 from streams.publisher import Publisher
 from streams.server import EmbeddedServer, embedded_server
@@ -17,6 +21,7 @@ from streams.specs import wanted
 from streams.subjects import Namespace
 from streams.topology import apply
 from tests.support.command import penstock, plain_environment
+from tests.support.processes import free_ports
 
 
 @pytest.fixture
@@ -95,7 +100,9 @@ async def test_the_doctor_is_content_with_a_server_as_it_should_be(tmp_path: Pat
         async with connect(server.url, name="init", namespace=namespace) as connection:
             await apply(connection, wanted(namespace, profile="safe"))
         checks = by_name(await examine(Config(data=str(data), namespace=namespace.name, profile="safe")))
-    assert {name: check.level for name, check in checks.items() if name not in ("nats command", "disk")} == {
+    assert {
+        name: check.level for name, check in checks.items() if name not in ("nats command", "disk", "open files")
+    } == {
         "python": "ok",
         "nats-server": "ok",
         "data folder": "ok",
@@ -107,6 +114,7 @@ async def test_the_doctor_is_content_with_a_server_as_it_should_be(tmp_path: Pat
         "replicas": "warn",
         "clock": "ok",
         "settings": "ok",
+        "tokens": "ok",
     }
     assert "power cut" in checks["durability"].found
 
@@ -126,6 +134,57 @@ async def test_the_doctor_names_what_is_wrong_and_what_to_do(
     assert "fetch.mall" in checks["settings"].found
     assert checks["durability"].level == "warn"
     assert all(check.do for check in checks.values() if check.level != "ok")
+
+
+async def test_the_doctor_finds_two_servers_that_are_no_cluster_and_one_that_is_away(
+    server: EmbeddedServer, connection: Connection, namespace: Namespace, tmp_path: Path
+) -> None:
+    await apply(connection, wanted(namespace, profile="fast"))
+    [closed] = free_ports(1)
+    async with (
+        embedded_server(tmp_path) as stranger,
+        connect(stranger.url, name="other", namespace=namespace) as other,
+    ):
+        await apply(other, wanted(namespace, profile="fast"))
+        both = f"{server.url},{stranger.url}"
+        apart = by_name(await examine(Config(nats=both, namespace=namespace.name)))["addresses"]
+    assert (apart.level, "no servers of one cluster" in apart.found) == ("fail", True)
+    away = f"{server.url},nats://127.0.0.1:{closed}"
+    alone = by_name(await examine(Config(nats=away, namespace=namespace.name)))["addresses"]
+    assert (alone.level, f"nats://127.0.0.1:{closed}: " in alone.found) == ("warn", True)
+    twice = by_name(await examine(Config(nats=f"{server.url},{server.url}", namespace=namespace.name)))["addresses"]
+    assert twice.level == "ok"
+
+
+async def test_the_doctor_finds_a_sink_that_is_away_few_files_and_tokens_that_are_over(
+    server: EmbeddedServer, connection: Connection, namespace: Namespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await apply(connection, wanted(namespace, profile="fast"))
+    [closed] = free_ports(1)
+    monkeypatch.setenv("SINK_OF_DOCTOR", f"postgresql://shop:hunter2@127.0.0.1:{closed}/orders")
+    async with Publisher(connection) as publisher:
+        tokens = Bucket(connection, publisher, namespace.bucket("TOKENS"), bytes)
+        at_ms = now_ms()
+        await create_token(tokens, TokenWish(name="shop", expires_ms=at_ms + 1), now_ms=at_ms)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (1_000, hard))
+    try:
+        ill = by_name(await examine(Config(nats=server.url, namespace=namespace.name, sink="env:SINK_OF_DOCTOR")))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert (ill["sink"].level, ill["open files"].level, ill["tokens"].level) == ("fail", "warn", "fail")
+    assert "hunter2" not in ill["sink"].found
+    assert "answers nobody" in ill["tokens"].found
+    for url, level in (("sqlite:////no-such-folder/orders.db", "fail"), ("sqlite:////tmp/orders.db", "ok")):
+        found = by_name(await examine(Config(nats=server.url, namespace=namespace.name, sink=url)))
+        assert found["sink"].level == level
+
+
+async def test_the_doctor_names_a_cause_once(tmp_path: Path) -> None:
+    alone = "accounts { A { users: [{ user: a, password: a }] } }\nno_auth_user: a"
+    async with embedded_server(tmp_path, config=alone) as server:
+        told = [check for check in await examine(Config(nats=server.url)) if check.level == "fail"]
+    assert [check.name for check in told] == ["jetstream"]
 
 
 async def test_the_doctor_ends_with_exit_code_1_when_something_fails(tmp_path: Path) -> None:

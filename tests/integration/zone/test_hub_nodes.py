@@ -16,7 +16,8 @@ from actors.zone.keeper import REMAKE
 from actors.zone.routing import MAP
 from actors.zone.rules.hub import EPOCHS, LEAP
 from actors.zone.rules.routing import made, next_map
-from penstock.admin.doctor import Check, examine
+from penstock.admin.check import Check
+from penstock.admin.doctor import examine
 from penstock.admin.sources import Wanted, add
 from penstock.node.config import Config
 from penstock.sdk.client_jobs import new_job
