@@ -4,6 +4,8 @@ A process that starts, on a machine without a free core, has a loop that is late
 What must be done to the millisecond is better done by another node then.
 """
 
+from collections.abc import Callable
+
 import anyio
 
 from streams.clock import monotonic_s
@@ -34,9 +36,9 @@ class Promptness:
         return self.is_prompt and not was_prompt
 
 
-async def until_prompt(most_s: float, *, each_s: float = 0.005) -> None:
-    """Wait until the loop turns in time, for `most_s` at most."""
+async def until_prompt(most_s: float, others: Callable[[], bool], *, each_s: float = 0.02) -> None:
+    """Wait until the loop turns in time, while there are `others` who can do the work, for `most_s` at most."""
     promptness = Promptness()
     with anyio.move_on_after(most_s):
-        while not await promptness.sleep(each_s):
+        while others() and not await promptness.sleep(each_s):
             pass

@@ -24,6 +24,10 @@ __all__ = ["JobHandlers", "open_job_workers"]
 
 log = logging.getLogger(__name__)
 
+_ROLE, _NAME = "worker", "handlers"
+_AT_WORK = f"{_ROLE}/{_NAME}"
+"""In a node's record once its handlers have started."""
+
 
 @dataclass(frozen=True, slots=True)
 class JobHandlers:
@@ -38,8 +42,14 @@ def open_job_workers(
 ) -> JobHandlers:
     """Return the actor that runs these handlers, by topic, or none if there are no handlers or the node has another
     role. `clock` is the server's."""
-    if not registered or not node.config.has_role("worker"):
+    if not registered or not node.config.has_role(_ROLE):
         return JobHandlers((), lambda: ())
+
+    def has_others() -> bool:
+        """Return whether another live node runs all of these handlers by now."""
+        others = (each for name, each in node.members.live().items() if name != node.members.name)
+        return any(_AT_WORK in each.steady and registered.keys() <= set(each.topics) for each in others)
+
     worker = JobWorker(
         tuple(registered.values()),
         node=node.members.name,
@@ -54,6 +64,7 @@ def open_job_workers(
         stop=node.stop,
         is_heard=node.members.is_heard,
         bounds=node.bounds,
+        others=has_others,
     )
 
     async def run(*, task_status: TaskStatus[None]) -> None:
@@ -61,7 +72,8 @@ def open_job_workers(
             await _declare_slots(topics, handler)
         await worker.run(task_status=task_status)
 
-    return JobHandlers((ActorSpec(name="handlers", role="worker", run=run, drains=True),), lambda: worker.topics)
+    spec = ActorSpec(name=_NAME, role=_ROLE, run=run, drains=True)
+    return JobHandlers((spec,), lambda: worker.topics)
 
 
 async def _declare_slots(topics: Topics, handler: Handler) -> None:

@@ -10,14 +10,15 @@ from actors.flow.desk import FlowView
 from actors.flow.rules.obstacles import RowWhy
 from penstock.api.forms.flows import FlowsShown
 from penstock.sdk.calls import ServiceClient
-from penstock.sdk.client_forms import decode, encode
+from penstock.sdk.client_forms import decode, encode, finite
 from penstock.sdk.pages import all_lines
 
 __all__ = ["FlowCalls"]
 
 
 class FlowCalls:
-    """The flows of one namespace. The methods raise NotAccepted (`code`: `bad`, `not_found`), Timeout, Unavailable."""
+    """The flows of one namespace. The methods raise NotAccepted (`code`: `bad`, `not_found`), Timeout, Unavailable, and
+    UsageError for values that cannot be sent."""
 
     def __init__(self, service: ServiceClient) -> None:
         self._service = service
@@ -39,7 +40,7 @@ class FlowCalls:
         """Change some settings: every, longest, lead, load_timeout (as `5s`), rate, most_in_flight, groups, slots
         (calls of `execute` at once under each key, 0: no limit), slot_key, when_full. `None` resets one to the value in
         the code."""
-        answer = await self._service.request("set", encode({"flow": flow, "set": values}))
+        answer = await self._service.request("set", encode({"flow": flow, "set": finite(values)}))
         return decode(answer.payload, FlowView)
 
     async def pause(self, flow: str) -> FlowView:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from itertools import islice
+from math import isfinite
 from typing import TypeVar
 
 import msgspec
@@ -19,6 +20,7 @@ __all__ = [
     "decode",
     "encode",
     "encode_one",
+    "finite",
     "millis",
     "moment_ms",
     "too_large",
@@ -52,6 +54,14 @@ def add_answers(payload: bytes) -> list[Added | NotAdded]:
 
 def _add_answer(payload: Raw) -> Added | NotAdded:
     return decode(payload, Added) if decode(payload, _Outcome).code == "ok" else decode(payload, NotAdded)
+
+
+def finite(values: Mapping[str, object]) -> Mapping[str, object]:
+    """Return the values. Raises UsageError for a number that JSON does not have: it would say null, which resets."""
+    for name, value in values.items():
+        if isinstance(value, float) and not isfinite(value):
+            raise UsageError(f"{name}: {value} is no number to set; use a finite one")
+    return values
 
 
 def decode(payload: bytes | Raw, form: type[_T]) -> _T:

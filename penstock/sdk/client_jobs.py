@@ -44,6 +44,7 @@ from penstock.sdk.client_forms import (
     decode,
     encode,
     encode_one,
+    finite,
     millis,
     moment_ms,
     too_large,
@@ -517,7 +518,7 @@ class Jobs:
         except BadSetting as error:
             raise UsageError(str(error)) from error
         return decode(
-            (await self._service.request("topic", encode({"topic": topic, "set": values}))).payload, TopicView
+            (await self._service.request("topic", encode({"topic": topic, "set": finite(values)}))).payload, TopicView
         )
 
 

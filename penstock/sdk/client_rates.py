@@ -4,14 +4,11 @@ view = await client.rates.show("pay-prizes")
 await client.rates.set("pay-prizes", 500)
 """
 
-from math import isfinite
-
 from msgspec.structs import replace
 
 from actors.flow.rates_desk import SECONDS, RateChanged, RatesView
-from penstock.errors import UsageError
 from penstock.sdk.calls import ServiceClient
-from penstock.sdk.client_forms import decode, encode
+from penstock.sdk.client_forms import decode, encode, finite
 from penstock.sdk.pages import all_pages
 
 __all__ = ["RateCalls"]
@@ -19,7 +16,8 @@ __all__ = ["RateCalls"]
 
 class RateCalls:
     """The rates of one namespace. `kind`: topic, flow, task, platform or source. Empty: whichever has the name.
-    The methods raise NotAccepted (`code`: `bad`, `not_found`), Timeout, Unavailable."""
+    The methods raise NotAccepted (`code`: `bad`, `not_found`), Timeout, Unavailable, and UsageError for values that
+    cannot be sent."""
 
     def __init__(self, service: ServiceClient) -> None:
         self._service = service
@@ -43,7 +41,5 @@ class RateCalls:
     async def set(self, name: str, rate: float | None, *, kind: str = "") -> RateChanged:
         """Change a rate, per second over the whole cluster. 0: no limit. `None`: as the code, or the default of topics,
         has it."""
-        if isinstance(rate, float) and not isfinite(rate):  # JSON has no such number, and would say null
-            raise UsageError(f"rate: {rate} is no rate; use a number, 0 for no limit")
-        ask = encode({"kind": kind, "name": name, "rate": rate})
+        ask = encode({"kind": kind, "name": name, **finite({"rate": rate})})
         return decode((await self._service.request("set", ask)).payload, RateChanged)

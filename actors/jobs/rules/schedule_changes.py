@@ -16,16 +16,19 @@ MOST_BACKFILLED = 10_000
 
 def begun(wanted: Schedule, before: Schedule | None, *, now_ms: int) -> Schedule:
     """Return the record to store for a new definition, in the place of `before` if there is one.
-    Jobs of the old one that are not due yet are taken back. Due ones stay jobs."""
+    Jobs of the old one that are not due yet are taken back. Due ones stay jobs. What was triggered is added, by the new
+    definition if the old one has not added it."""
+    claimed = _triggers(before) if before else ()
     return replace(
         wanted,
         start_ms=wanted.start_ms or now_ms + wanted.initial_delay_ms,
         last_ms=now_ms,
         added_ms=0,
-        adding=(),
-        stale=_added(before, now_ms) if before else (),
+        adding=claimed,
+        claim_ms=before.claim_ms if before and claimed else 0,
+        stale=tuple(due_ms for due_ms in _added(before, now_ms) if due_ms not in claimed) if before else (),
         cancelling=(),
-        triggered=(),
+        triggered=before.triggered if before else (),
         backfill=None,
         buffered_ms=0,
         left_out=0,
@@ -86,6 +89,11 @@ def removed(record: Schedule, *, now_ms: int) -> Schedule:
     stale = _added(record, now_ms)
     held = paused(record, now_ms=now_ms)
     return replace(held, is_removed=True, stale=stale, adding=(), triggered=(), backfill=None)
+
+
+def _triggers(record: Schedule) -> tuple[int, ...]:
+    """Return the claimed ones that people triggered."""
+    return tuple(run.due_ms for run in record.runs if run.kind == "triggered" and run.due_ms in record.adding)
 
 
 def _added(record: Schedule, now_ms: int) -> tuple[int, ...]:

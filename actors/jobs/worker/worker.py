@@ -50,8 +50,8 @@ log = logging.getLogger(__name__)
 
 TEND_S, REST_S = 0.1, 0.25
 """Between two looks at the topics. The second: while all of them are quiet."""
-PROMPT_S = 5.0
-"""How long a node whose event loop is late, as while it starts, takes no jobs."""
+PROMPT_S = 30.0
+"""For how long, after its start, a node whose event loop is late leaves all jobs to others."""
 
 
 class _Gone(msgspec.Struct):
@@ -83,7 +83,9 @@ class JobWorker:
         stop: anyio.Event,
         is_heard: Callable[[], bool] = lambda: True,
         bounds: WorkBounds | None = None,
+        others: Callable[[], bool] = lambda: False,
     ) -> None:
+        """`others`: whether other live nodes serve the same topics."""
         self._handlers = handlers
         self._node = node
         self._connection = connection
@@ -98,6 +100,7 @@ class JobWorker:
         self._stop = stop
         self._is_heard = is_heard
         self._bounds = bounds or Anywhere()
+        self._others = others
         self._has_ended = False
         self._topics: dict[str, TopicWorker] = {}
         self._requests: deque[Message] = deque()
@@ -134,7 +137,7 @@ class JobWorker:
                 with Watchdog() as watchdog:
                     async with anyio.create_task_group() as keeping:
                         await keeping.start(hold.keep)
-                        await until_prompt(PROMPT_S)  # else jobs would wait here that another node could begin at once
+                        await until_prompt(PROMPT_S, self._others)  # jobs would wait here that others begin at once
                         keeping.start_soon(self._tend, watchdog, shared)
                         keeping.start_soon(self._answer_gone)
                         async with anyio.create_task_group() as topics:

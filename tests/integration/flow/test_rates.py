@@ -163,7 +163,7 @@ async def test_what_cannot_be_is_refused_with_what_to_do(town: Town, tmp_path: P
             with pytest.raises(NotAccepted, match=r"rate: '.*': use 0.001 to 1,000,000 a second, or 0") as refused:
                 await town.rates.set("free", rate)
             assert (refused.value.code, refused.value.field) == ("bad", "rate")
-        with pytest.raises(UsageError, match="nan is no rate"):
+        with pytest.raises(UsageError, match="rate: nan is no number to set"):
             await town.rates.set("free", float("nan"))
         for kind, told in (
             ("", "no topic, flow, task, platform or source 'none'; see"),

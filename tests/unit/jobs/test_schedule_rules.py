@@ -751,6 +751,15 @@ def test_a_backfill_runs_nothing_beside_itself() -> None:
     ]
 
 
+def test_what_was_triggered_runs_though_another_caller_replaces_the_definition() -> None:
+    record = triggered(replace(EVERY_MINUTE, last_ms=T), now_ms=T)
+    other = replace(EVERY_MINUTE, every_ms=2 * MINUTE)
+    assert begun(other, record, now_ms=T).triggered == record.triggered == (T,)
+    claimed = decide(record, T, is_open=False).record
+    after = begun(other, claimed, now_ms=T + 1)
+    assert (after.adding, after.claim_ms, after.stale, after.triggered) == ((T,), claimed.claim_ms, (), ())
+
+
 def test_a_pause_holds_a_backfill_and_drops_nothing_of_it() -> None:
     record = replace(EVERY_MINUTE, overlap="skip", last_ms=T)
     claimed = decide(backfilled(record, T - 9 * MINUTE, T, now_ms=T), T, is_open=False).record

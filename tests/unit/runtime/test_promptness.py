@@ -23,10 +23,11 @@ async def test_a_loop_is_prompt_after_some_sleeps_in_time_and_not_after_one_that
     assert not any([await promptness.sleep(0.0) for _ in range(TICKS - 1)])
 
 
-async def test_the_wait_for_a_prompt_loop_has_an_end() -> None:
+@pytest.mark.parametrize(("most_s", "has_others"), [(0.2, True), (60.0, False)])
+async def test_the_wait_for_a_prompt_loop_has_an_end(most_s: float, has_others: bool) -> None:
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(_block_for_ever)
-        await until_prompt(0.2)
+        await until_prompt(most_s, lambda: has_others)
         tasks.cancel_scope.cancel()
 
 
