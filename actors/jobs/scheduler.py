@@ -248,7 +248,7 @@ class Scheduler:
         expired = {due for due, job in claimed.items() if job.expires_ms is not None and job.expires_ms <= now_ms}
         jobs = [_fired(topic, name, due_ms, job) for due_ms, job in claimed.items() if due_ms not in expired]
         for job, answer in zip(jobs, await self._desk.add(jobs, trace_s=TRACE_S), strict=True):
-            if isinstance(answer, NotAdded) and answer.code != "over":
+            if isinstance(answer, NotAdded) and not _is_there(answer):
                 raise OccurrenceRefused(f"{job.id} of {job.topic}: {answer.code}: {answer.reason}")
             log.debug("schedule.added", extra=fields(topic=topic, id=job.id, code=answer.code))
         return expired
@@ -272,6 +272,12 @@ class Scheduler:
             if is_gone:
                 gone.add(due_ms)
         return gone
+
+
+def _is_there(answer: NotAdded) -> bool:
+    """Return whether the claim has added its job before, and that one is over, or has the body of a definition that was
+    replaced meanwhile."""
+    return answer.code == "over" or answer.field == "nonce"
 
 
 def _fired(topic: str, name: str, due_ms: int, job: NewJob) -> NewJob:

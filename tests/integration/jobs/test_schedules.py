@@ -15,6 +15,7 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from actors.jobs.adds import Stored
+from actors.jobs.replies import added_of
 from actors.jobs.reservations import JobStale
 from actors.jobs.rules.cron import BadRecurrence
 from actors.jobs.rules.job_answers import Added, NotAdded
@@ -61,9 +62,7 @@ class StoreDesk:
         adds = [(job, new.on_same) for job, new in zip(made, jobs, strict=True)]
         for job, stored in zip(made, await self._store.add_many(adds), strict=True):
             assert isinstance(stored, Stored)
-            answers.append(
-                Added(topic=job.topic, id=job.id, state=stored.state, due_ms=job.due_ms, is_new=stored.is_new)
-            )
+            answers.append(added_of(job, stored))
         return answers
 
     async def delete(self, topic: str, job_id: str) -> object:
@@ -282,6 +281,23 @@ async def test_a_leader_that_dies_before_it_deletes_the_one_before_is_followed(g
 
 
 # ---- what people ask for
+
+
+async def test_a_trigger_whose_schedule_is_replaced_amid_its_add_is_added_once(ground: Ground) -> None:
+    at_ms = now_ms()
+    run = PastRun(due_ms=at_ms, kind="triggered")
+    record = replace(FAR, start_ms=1, last_ms=at_ms, adding=(at_ms,), claim_ms=at_ms, runs=(run,), body=Raw(b"1"))
+    await ground.put(record)
+    await ground.desk.add([occurrence("mail", "nightly", record, at_ms, claim=at_ms)], trace_s=600)  # a leader dies
+    later = await ground.schedules.trigger("mail", "nightly")
+    await ground.schedules.add("mail", "nightly", replace(FAR, body=Raw(b"2")), is_replaced=True)
+    async with running(ground.actor()):
+        await ground.record_when(lambda record: not record.triggered and not record.adding and len(record.runs) > 1)
+    assert (await ground.store.count("mail")).ready == 2
+    found = await ground.store.find("mail", later.id)
+    assert found is not None
+    assert found.job is not None
+    assert bytes(found.job.body) == b"2"
 
 
 async def test_a_trigger_adds_a_job_now_once_and_the_schedule_goes_on(ground: Ground) -> None:
