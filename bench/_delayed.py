@@ -94,7 +94,7 @@ class Bed:
         """Add a job for each due time. Return the first one's number."""
         first, now_ms = self._next, self.clock.now_ms()
         self._next += len(dues_ms)
-        jobs = [self._job(first + at, due_ms, now_ms) for at, due_ms in enumerate(dues_ms)]
+        jobs = [self.job(first + at, due_ms, now_ms) for at, due_ms in enumerate(dues_ms)]
         for start in range(0, len(jobs), 1_000):
             for answer in await self.store.add_many([(job, "keep") for job in jobs[start : start + 1_000]]):
                 assert isinstance(answer, Stored), answer
@@ -105,7 +105,7 @@ class Bed:
         now_ms = self.clock.now_ms()
         for start in range(first, first + count, 5_000):
             numbers = range(start, min(start + 5_000, first + count))
-            jobs = [self._job(n, dues_ms[n * 7_919 % len(dues_ms)], now_ms, FILLED) for n in numbers]
+            jobs = [self.job(n, dues_ms[n * 7_919 % len(dues_ms)], now_ms, FILLED) for n in numbers]
             answers = await self.publisher.publish_many([self._delayed(job) for job in jobs])
             assert all(not isinstance(answer, Exception) for answer in answers)
 
@@ -149,7 +149,8 @@ class Bed:
         stored = await self.last_seq() - after_seq - len(dues_ms)
         return lateness_of(came, asked=len(dues_ms), stored=stored)
 
-    def _job(self, number: int, due_ms: int, now_ms: int, topic: str = TOPIC) -> JobRecord:
+    def job(self, number: int, due_ms: int, now_ms: int, topic: str = TOPIC) -> JobRecord:
+        """Return the record of a job."""
         return JobRecord(
             topic=topic, id=str(number), due_ms=due_ms, body=BODY, added_ms=now_ms, ttr_ms=60_000, most_attempts=10
         )

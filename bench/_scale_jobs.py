@@ -8,24 +8,25 @@ from typing import NamedTuple
 
 import anyio
 
+from actors.jobs.adds import Stored
 from actors.jobs.desk import JobDesk
 from actors.jobs.reads import JobReads
 from actors.jobs.rules.job_answers import MOST_TOPICS, Added
 from actors.jobs.stream import JobStream
-from bench._delayed import FILLED, lateness_bed, memory_mb
+from bench._delayed import FILLED, Bed, lateness_bed, memory_mb
 from bench._fetch import fetch_bench
 from bench._scale import Line
 from bench.jobs import open_bench_desk
 from streams.clock import monotonic_s
-from streams.job_messages import NewJob, body_of
+from streams.job_messages import MOST_JOBS, NewJob, body_of
 from streams.publisher import Outgoing
 
 SIZES = (10_000, 100_000)
 TOPICS = (300, 3_000)
-WAITING = (100_000, 1_000_000)
+WAITING, MANY_WAITING = (100_000, 1_000_000), (1_000_000, 10_000_000)
 JOBS_A_TOPIC = 10
 PAGE, PAGES, LOOKS, FIRST_ADDS = 100, 40, 5, 200
-LISTED_S, PAGE_MS, FIRST_ADD_MS = 1.0, 10.0, 20.0
+LISTED_S, PAGE_MS, FIRST_ADD_MS, ADD_MS = 1.0, 10.0, 20.0, 20.0
 LOOK_S = 0.02
 MONTH_MS, YEAR_MS = 30 * 86_400_000, 365 * 86_400_000
 BODY = body_of("x" * 198)
@@ -45,6 +46,8 @@ class _Waiting(NamedTuple):
 
     first_page_ms: float
     page_ms: float
+    add_ms: float
+    slow_add_ms: float
     count_s: float
     megabytes: float
     restart_s: float
@@ -52,18 +55,24 @@ class _Waiting(NamedTuple):
 
 async def lines() -> list[Line]:
     """Measure each in turn."""
-    return [await _adds(), *await _of_topics(), *await _of_waiting_jobs()]
+    return [await _adds(), *await _of_topics(), *await _of_waiting_jobs(WAITING)]
+
+
+async def far_lines() -> list[Line]:
+    """Measure what waits at ten times as much. It needs 6 GB of disk, 6 GB of memory, and a quarter of an hour."""
+    return await _of_waiting_jobs(MANY_WAITING)
 
 
 async def _adds() -> Line:
-    """Store ready jobs of one topic."""
+    """Store ready jobs of one topic, in lists as long as a call may have."""
     costs: list[float] = []
     async with fetch_bench() as bench:
         namespace = bench.connection.namespace
         for size in SIZES:
             jobs = [Outgoing(namespace.job("ready", f"scale{size}", str(n)), b"{}") for n in range(size)]
             began_s = monotonic_s()
-            await bench.publisher.publish_many(jobs)
+            for first in range(0, size, MOST_JOBS):
+                await bench.publisher.publish_many(jobs[first : first + MOST_JOBS])
             costs.append((monotonic_s() - began_s) * 1e6 / size)
     return Line(what="ready jobs are stored", things="jobs", unit="us a job", sizes=SIZES, costs=(costs[0], costs[1]))
 
@@ -148,38 +157,42 @@ async def _median_s(act: Callable[[], Awaitable[None]]) -> float:
 # ---- waiting jobs
 
 
-async def _of_waiting_jobs() -> list[Line]:
+async def _of_waiting_jobs(sizes: tuple[int, int]) -> list[Line]:
     """Read and count jobs of one topic that are due in a month or later, and start their server again."""
     found: list[_Waiting] = []
     async with lateness_bed() as bed:
         now_ms, before_mb = bed.clock.now_ms(), memory_mb(bed.server.pid)
         there = 0
-        for size in WAITING:
+        for size in sizes:
             await bed.fill(size - there, range(now_ms + MONTH_MS, now_ms + YEAR_MS), first=there)
             there = size
             reads = JobReads(JobStream(bed.connection, bed.publisher, bed.namespace, bed.clock))
             pages_ms = await _pages_ms(reads)
-            count_s = await _median_s(lambda reads=reads: _counted(reads))  # type: ignore[misc]
+            adds_ms = await _adds_ms(bed, size)
+            count_s = await _median_s(lambda reads=reads, size=size: _counted(reads, size))  # type: ignore[misc]
             used_mb, began_s = memory_mb(bed.server.pid) - before_mb, monotonic_s()
             await bed.server.restart()
             restart_s = monotonic_s() - began_s
             await _until(bed.is_answered)
-            found.append(_Waiting(pages_ms[0], statistics.median(pages_ms[1:]), count_s, used_mb, restart_s))
+            page_ms, slow_ms = statistics.median(pages_ms[1:]), statistics.quantiles(adds_ms, n=100)[98]
+            found.append(
+                _Waiting(pages_ms[0], page_ms, statistics.median(adds_ms), slow_ms, count_s, used_mb, restart_s)
+            )
     small, large = found
 
-    def line(what: str, unit: str, costs: tuple[float, float], *limit: float) -> Line:
+    def line(what: str, unit: str, costs: tuple[float, float], *limit: float, of: str = "ms") -> Line:
         reached, most = limit or (None, None)
-        of = "ms" if limit else ""
         return Line(
-            what=what, things="waiting jobs", unit=unit, sizes=WAITING, costs=costs, reached=reached, most=most, of=of
+            what=what, things="waiting jobs", unit=unit, sizes=sizes, costs=costs, reached=reached, most=most, of=of
         )
 
     def each(one: float, other: float, factor: float) -> tuple[float, float]:
-        return one * factor / WAITING[0], other * factor / WAITING[1]
+        return one * factor / sizes[0], other * factor / sizes[1]
 
-    pages = (small.page_ms, large.page_ms)
+    pages, adds = (small.page_ms, large.page_ms), (small.add_ms, large.add_ms)
     return [
         line("a page of 100", "ms", pages, large.page_ms, PAGE_MS),
+        line("a job is added", "ms", adds, large.slow_add_ms, ADD_MS, of="ms at p99"),
         line("a node's first page", "us a job", each(small.first_page_ms, large.first_page_ms, 1e3)),
         line("jobs count of a topic", "us a job", each(small.count_s, large.count_s, 1e6)),
         line("waiting jobs", "bytes a job", each(small.megabytes, large.megabytes, 1e6)),
@@ -201,5 +214,18 @@ async def _pages_ms(reads: JobReads) -> list[float]:
     return took_ms
 
 
-async def _counted(reads: JobReads) -> None:
-    assert (await reads.count(FILLED)).delayed in WAITING
+async def _adds_ms(bed: Bed, size: int) -> list[float]:
+    """Add delayed jobs one after the other to those that wait. They are of another topic."""
+    took_ms: list[float] = []
+    for number in range(FIRST_ADDS):
+        now_ms = bed.clock.now_ms()
+        job = bed.job(size + number, now_ms + YEAR_MS, now_ms)
+        began_s = monotonic_s()
+        [answer] = await bed.store.add_many([(job, "keep")])
+        took_ms.append((monotonic_s() - began_s) * 1000)
+        assert isinstance(answer, Stored)
+    return took_ms
+
+
+async def _counted(reads: JobReads, size: int) -> None:
+    assert (await reads.count(FILLED)).delayed == size

@@ -2,7 +2,8 @@
 
 The lines come from `bench/_scale_fetch.py` (sources, settings, members), `bench/_scale_jobs.py` (topics, jobs, batches)
 and `bench/_scale_nodes.py` (nodes that share sources). No line may cost more than 1.3 times as much a unit at the
-larger size, or exceed a limit of its own. `SCALE_BENCH_PARTS=fetch,jobs,nodes` measures some of them."""
+larger size, or exceed a limit of its own. `SCALE_BENCH_PARTS=fetch,jobs,nodes` measures some of them, and
+`SCALE_BENCH_PARTS=far` ten million waiting jobs, which the others leave out."""
 
 from __future__ import annotations
 
@@ -17,6 +18,7 @@ from bench.harness import Result
 NAME = "scale"
 LIMIT_S = 900
 PARTS = {"fetch": _scale_fetch.lines, "jobs": _scale_jobs.lines, "nodes": _scale_nodes.lines}
+FAR = {"far": _scale_jobs.far_lines}
 
 
 class ScaleResult(Result, kw_only=True, frozen=True):
@@ -38,7 +40,7 @@ class ScaleResult(Result, kw_only=True, frozen=True):
 async def run() -> ScaleResult:
     """Measure every line, or those of some parts."""
     parts = os.environ.get("SCALE_BENCH_PARTS", ",".join(PARTS)).split(",")
-    lines = [line for part in parts for line in await PARTS[part]()]
+    lines = [line for part in parts for line in await {**PARTS, **FAR}[part]()]
     return ScaleResult(
         what="the steepest cost of a unit at ten times the size",
         ours=round(max(line.growth for line in lines), 2),

@@ -28,6 +28,7 @@ SHORT = {
     "test_failpoints.py",
     "test_history.py",
     "test_jobs.py",
+    "test_many.py",
     "test_server.py",
     "test_pauses.py",
     "test_platform.py",
