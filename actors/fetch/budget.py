@@ -156,6 +156,11 @@ class Budgets:
         self._held[source] = max(now_ms + wait_ms, self._held.get(source, 0.0))
         self._rates.hold(f"{SOURCE}{source}", wait_ms)
 
+    def rest(self, source: SourceKey) -> None:
+        """A window of the source was read."""
+        for kind in (SOURCE, INFLOW):
+            self._rates.rest(f"{kind}{source}")
+
     def _held_ms(self, source: SourceKey) -> float:
         return max(0.0, self._held.get(source, 0.0) - self._now_ms())
 

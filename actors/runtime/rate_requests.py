@@ -58,6 +58,9 @@ class WantedRates(Protocol):
     def put_off(self, key: str, wait_ms: float) -> None:
         """Note that something which waited for the key comes again later."""
 
+    def rest(self, key: str) -> None:
+        """Note that the work under the key is over for now."""
+
 
 class RateRequest:
     """A request that waits, from `with` on. It spends `count` of each rate, as they come. Under several rates use a
@@ -155,6 +158,9 @@ class OwnRates:
 
     def put_off(self, _key: str, _wait_ms: float) -> None:
         """Nobody asks this process what waits."""
+
+    def rest(self, _key: str) -> None:
+        """Nobody else has the rate."""
 
     def want(self, wanted: WantedRate) -> None:
         """Have the rate in demand."""

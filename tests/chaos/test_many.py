@@ -20,6 +20,8 @@ from tests.support.chaos import Form, World, eventually, open_world
 APP = "tests.support.many_topics_app"
 PAGE, JOBS_EACH, ORDERS_EACH = 50, 10, 20
 LATEST_S = 20.0
+SETTINGS = b'{"attempts":1000}'
+"""A job that a killed node has taken has had an attempt. So many attempts that no kill makes a dead letter."""
 
 
 async def add(client: Client, jobs: Sequence[NewJob], accepted: set[str]) -> None:
@@ -43,7 +45,7 @@ async def attack(world: World, form: Form, chance: random.Random) -> int:
     """Kill nodes, and now and then the server, and start them again. Return how often it was the server."""
     server_kills = 0
     for number in range(form.pick(3, 30)):
-        await anyio.sleep(chance.uniform(1.0, form.pick(2, 6)))
+        await anyio.sleep(chance.uniform(1.0, form.pick(2, 12)))
         if number % 3 == 2:
             await world.server.kill()
             server_kills += 1
@@ -70,6 +72,7 @@ async def test_of_many_sources_and_topics_nothing_is_lost(
         for number in range(size)
     ]
     async with open_world(tmp_path) as world:
+        await world.bucket("TOPICS").put("default", SETTINGS)
         for name in ("n1", "n2", "n3"):
             await world.node(name, "--app", APP)
         live_ms = form.pick(4_000, 120_000)

@@ -151,6 +151,8 @@ class WindowReader:
             result = attempt.progress.reading.result
             rows, is_unproven = result.distinct, isinstance(outcome, WindowStored) and not result.is_proven
             outcome = await self._remember(work, attempt.progress, outcome, is_part=upto_ms > 0)
+        if isinstance(outcome, WindowStored):
+            self._budgets.rest(work.source)
         self._measures.slice_ended(work.source.platform, label_of(outcome), is_unproven=is_unproven)
         spread = 0.0 if isinstance(outcome, WindowStored) else chance()
         return Ended(work.source, work.slice, outcome, work.settings, spread, self._step_ms(work), upto_ms, rows)

@@ -4,7 +4,8 @@ import timeit
 
 import pytest
 
-from actors.runtime.rate_client import LeasedRates
+from actors.runtime.rate_client import FEW, LeasedRates
+from actors.runtime.rules.waiting_line import WaitingLine
 from actors.runtime.shares import Shares
 from streams.clock import monotonic_s
 
@@ -54,6 +55,47 @@ def test_what_is_given_back_did_not_begin() -> None:
     assert sum(rates.begun.begun("jobs.t", rates.clock.now_ms() // 1000, 10)) == sum(granted) - 3
     assert rates.standing("jobs.t") == (5e6, True)
     assert rates.standing("jobs.other") == (0.0, False)
+
+
+def rated(share: float = 5e6) -> LeasedRates:
+    """Return rates with a share of the key `jobs.t`, of which nothing has begun."""
+    rates = LeasedRates(None, "n")  # type: ignore[arg-type] # nothing is sent
+    rates.of("jobs", lambda _topic: 5e6)
+    lease, _ = rates._leased.lease("jobs.t", monotonic_s())
+    lease.share = lease.most = lease.bound = share
+    lease.until_s = monotonic_s() + 60
+    return rates
+
+
+def begin(rates: LeasedRates, count: int) -> None:
+    """Begin so many, each as soon as it may."""
+    while count:
+        count -= rates.take("jobs.t", 1)[0]
+
+
+def is_wanted(rates: LeasedRates) -> bool:
+    """Return whether the next request wants the key's share on."""
+    [ask] = rates._leased.asks(monotonic_s())
+    return ask.keys[0].is_wanted
+
+
+def test_the_share_of_a_quiet_key_goes_back_with_the_next_request() -> None:
+    rates = rated()
+    begin(rates, 1)
+    rates.rest("jobs.t")
+    assert not is_wanted(rates)
+    rates.rest("jobs.none")
+
+
+def test_the_share_of_a_key_stays_that_is_used_again_or_much_or_waited_for_or_has_turns() -> None:
+    again, much, waited, turns = rated(), rated(), rated(), rated(0.0)
+    for rates, count in ((again, 1), (much, FEW + 1), (waited, 1)):
+        begin(rates, count)
+    waited.lines["jobs.t"] = WaitingLine()
+    for rates in (again, much, waited, turns):
+        rates.rest("jobs.t")
+    again.take("jobs.t", 1)
+    assert all(map(is_wanted, (again, much, waited, turns)))
 
 
 @pytest.mark.parametrize("most", [1, 50])
