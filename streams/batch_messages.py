@@ -15,6 +15,9 @@ from streams.errors import MalformedMessage
 
 Status = Literal["ok", "failed", "again", "unknown", "skipped", "cancelled"]
 """`again`: the item failed and runs once more. All others are an item's end, unless a person retries it."""
+AfterState = Literal["done", "clean", "not_done", "over"]
+"""How an instance has to end before another one begins. `done`: whatever its items did. `clean`: done, and each item
+succeeded or was skipped. `not_done`: failed or cancelled. `over`: in any way."""
 NOTHING = Raw(b"null")
 CHUNK_ITEMS = 1_000
 CHUNK_BYTES = 256 * 1024
@@ -110,7 +113,8 @@ class NewBatch(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Run `task` on `input`, any JSON, or on `file`, the name of an upload in the object store (`<id>/upload-…`), with
     `input` as its params. `name`: the sender's own name for it. `sheet`: one sheet of a workbook. `encoding`: of a csv,
     by default UTF-8 or GB 18030. `callback`: the URL that is called at the first failure and at the end. `none`: no
-    URL. Empty: the task's. `traceparent`: the span that submits it. The same request again under the same `id` is one
+    URL. Empty: the task's. `traceparent`: the span that submits it. It begins in `delay_ms`, or at `due_ms`, and not
+    before the instance `after` has ended as `after_state` says. The same request again under the same `id` is one
     instance."""
 
     task: str
@@ -125,6 +129,10 @@ class NewBatch(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     weight: int = 1
     callback: str = ""
     traceparent: str = ""
+    delay_ms: int = 0
+    due_ms: int | None = None
+    after: str = ""
+    after_state: AfterState = "done"
 
 
 class LookAtRows(Struct, frozen=True, kw_only=True):

@@ -29,7 +29,16 @@ from actors.batch.rules import moves
 from actors.batch.rules.admission import admit, part_of, starts, window
 from actors.batch.rules.moments import owed
 from actors.batch.rules.moves import RoundEnded
-from actors.batch.rules.record import BEAT_TTL_S, FINAL, Instance, OpenChunk, beat_key, made_so_far
+from actors.batch.rules.record import (
+    BEAT_TTL_S,
+    FINAL,
+    Instance,
+    OpenChunk,
+    beat_key,
+    is_held,
+    made_so_far,
+    may_begin,
+)
 from actors.batch.rules.rounds import cancelled, gone, items_to_run, result_of
 from actors.batch.tasks import TaskRecord, Tasks, UnknownTask
 from actors.batch.versions import is_too_new
@@ -61,6 +70,8 @@ COUNTED = 256
 GONE = (UnknownInstance, UnknownTask)
 DAY_MS = 86_400_000
 ARCHIVE_AGAIN_MS = 60_000
+HELD_LOOK_MS = 30_000
+"""How soon instances that wait for others are looked at without any other cause."""
 HALF_DELETED_MS = 60_000
 """How long after a person's delete the conductor removes what the desk left, which may have died meanwhile."""
 
@@ -125,14 +136,21 @@ class Conductor:
         """Look at an instance as soon as the look under way is over, if this node tends it. Look also at the waiting
         ones of its task, if it is one of them or may have left its place to one."""
         record = self._instances.seen(instance_id)
+        if record is None or record.state in FINAL:
+            for held in self._instances.followers(instance_id):
+                self._look_at_waiting(held.task)
         if record is None:
             self._offers.forget(instance_id)
             self._tending.failures.over(instance_id)
             return
         if self._tends(instance_id):
             self._tending.put(instance_id)
-        if (record.state in ("pending", *FINAL) or record.is_paused) and self._tends(record.task):
-            self._tending.put(f"{WAITING_OF}{record.task}")
+        if record.state in ("pending", *FINAL) or record.is_paused:
+            self._look_at_waiting(record.task)
+
+    def _look_at_waiting(self, task: str) -> None:
+        if self._tends(task):
+            self._tending.put(f"{WAITING_OF}{task}")
 
     def _look_at_all(self) -> None:
         for record in self._instances.known():
@@ -189,23 +207,42 @@ class Conductor:
         """Let waiting instances of a task begin, and return when to look again. One node does it for all of a task, in
         one look at a time, so that its limits hold. An instance that waits for newer code holds no place."""
         task, now_ms = self._tasks.current(name), self._clock.now_ms()
-        unfinished = self._instances.unfinished(name)
-        if not self._tends(name) or all(each.state != "pending" for each in unfinished):
+        if not self._tends(name):
             return None
-        counted = (each for each in unfinished if each.state == "pending" or not is_too_new(self._members, each))
-        may_begin = admit(counted, task.limits.main_concurrency)
-        most, next_ms = len(may_begin), now_ms
+        await self._free_held(name, now_ms)
+        unfinished = self._instances.unfinished(name)
+        waiting = [each for each in unfinished if each.state == "pending"]
+        if not waiting:
+            return None
+        ready = [each for each in waiting if may_begin(each, now_ms)]
+        look_ms = min([each.due_ms for each in waiting if each.due_ms > now_ms], default=now_ms + HELD_LOOK_MS)
+        if not ready:
+            return look_ms
+        at_work = (each for each in unfinished if each.state != "pending" and not is_too_new(self._members, each))
+        first = admit((*ready, *at_work), task.limits.main_concurrency)
+        most, next_ms = len(first), now_ms
         if task.limits.main_rate:
             last_ms = max(self._last_starts_ms.get(name, 0), self._instances.last_start_ms(name))
             most, next_ms = starts(task.limits.main_rate, last_ms, now_ms)
-        if may_begin[:most]:
+        if first[:most]:
             self._last_starts_ms[name] = now_ms  # before the watch reports it
-        for each in may_begin[:most]:
+        for each in first[:most]:
             try:
                 await self._instances.move(each, lambda record: moves.start(record, now_ms))
             except (UnknownInstance, MalformedMessage) as error:  # the watch reports it too
                 self._tending.failures.tell(each, error)
-        return min(next_ms, now_ms + LOOK_MS) if len(may_begin) > most else now_ms + LOOK_MS
+        return min(look_ms, next_ms if len(first) > most else look_ms, now_ms + LOOK_MS)
+
+    async def _free_held(self, name: str, now_ms: int) -> None:
+        """Let go on, or fail, those of a task's instances whose predecessors are over."""
+        for held in filter(is_held, self._instances.unfinished(name)):
+            before = self._instances.seen(held.after)
+            if before is not None and before.created_ms == held.after_created_ms and before.state not in FINAL:
+                continue
+            try:
+                await self._instances.follow(held, now_ms)
+            except (UnknownInstance, MalformedMessage) as error:
+                self._tending.failures.tell(held.instance_id, error)
 
     async def _results(self, record: Instance) -> AsyncIterator[tuple[int, ChunkResult]]:
         count = 0

@@ -17,8 +17,17 @@ from actors.batch.removal import Removal
 from actors.batch.rules import moves
 from actors.batch.rules.callbacks import Allowed
 from actors.batch.rules.encodings import known_encoding, unknown_encoding
-from actors.batch.rules.obstacles import BatchWhy, ItemPlace, why, why_item
-from actors.batch.rules.record import FINAL, Instance, beat_key, files_at, known_items, made_so_far, shown_state
+from actors.batch.rules.obstacles import BatchWhy, ItemPlace, begins, why, why_item
+from actors.batch.rules.record import (
+    FINAL,
+    Instance,
+    beat_key,
+    files_at,
+    is_held,
+    known_items,
+    made_so_far,
+    shown_state,
+)
 from actors.batch.rules.refusals import BatchRefused
 from actors.batch.rules.row_looks import MOST_LOOKED_AT, SHOWN, cells_alone, look_at, readable_cells
 from actors.batch.rules.sheet_lines import MOST_COLUMNS, SheetHead, cells_of, head_of, names_columns, row_of
@@ -63,6 +72,7 @@ from streams.batch_messages import (
 from streams.bucket import Bucket
 from streams.clock import Clock
 from streams.files import FileInfo, Files
+from streams.job_messages import LONGEST_DELAY_MS
 from streams.subjects import check_token
 
 INPUT_BYTES = 64 * 1024
@@ -118,6 +128,7 @@ class BatchDesk:
         caller's own id is the same instance, which stays as it was made first."""
         self._admit("batches")
         callback, input_json, encoding = self.check(new)
+        before = await self._predecessor(new)
         chosen = check_token("instance", new.id or secrets.token_hex(8))
         file = new.file
         if upload is not None:
@@ -126,16 +137,21 @@ class BatchDesk:
         if file:
             named = {"name": new.name, "sheet": new.sheet, "encoding": encoding}
             input_json = await self._sheet_input(chosen, file, params=input_json, **named)
+        now_ms = self._clock.now_ms()
         record = Instance(
             instance_id=chosen,
             task=new.task,
-            created_ms=self._clock.now_ms(),
+            created_ms=now_ms,
             input=input_json,
             tenant=new.tenant,
             priority=new.priority,
             weight=new.weight,
             callback=callback,
             traceparent=new.traceparent if is_traceparent(new.traceparent) else traces.current(),
+            due_ms=new.due_ms or (now_ms + new.delay_ms if new.delay_ms else 0),
+            after=new.after,
+            after_created_ms=before.created_ms if before is not None else 0,
+            after_state=new.after_state,
         )
         return self._view(await self._create(record))
 
@@ -149,6 +165,7 @@ class BatchDesk:
         input_json = _checked_input(new.input)
         if new.tenant:
             check_token("tenant", new.tenant)
+        _check_begin(new, self._clock.now_ms())
         _check_name("name", new.name)
         _check_name("sheet", new.sheet)
         return callback, input_json, _checked_encoding(new.encoding)
@@ -172,6 +189,18 @@ class BatchDesk:
         if not is_sheet:
             why = f"{new.task} has a split of its own, which makes the items when it runs"
         return replace(look_at(rows, readable_cells if is_sheet else cells_alone, str, shown=shown), unchecked=why)
+
+    async def _predecessor(self, new: NewBatch) -> Instance | None:
+        """Return the instance after whose end the new one begins. It was made before, so there are no circles."""
+        if not new.after:
+            return None
+        try:
+            before = await self._instances.get(new.after)
+        except UnknownInstance as error:
+            raise BatchRefused(f"after {new.after}: {error}", code="not_found", field="after") from error
+        if before.deleted_ms:
+            raise BatchRefused(f"after {new.after}: it is being deleted", code="not_found", field="after")
+        return before
 
     def _checked_callback(self, url: str) -> str:
         if url in ("", NO_CALLBACK):
@@ -240,10 +269,12 @@ class BatchDesk:
             [item] = await self._named(record, [] if item is None else [item], [row])
         limits = self._tasks.current(record.task).limits
         unfinished = self._instances.unfinished(record.task)
+        before = self._instances.seen(record.after) if is_held(record) else None
         found = why(
             record,
             limits,
             waits_for=self._waits_for(record),
+            before="" if before is None else f"; that is {shown_state(before)}{_how_far(before)}",
             running=sum(each.state != "pending" for each in unfinished),
             last_start_ms=self._instances.last_start_ms(record.task),
             now_ms=self._clock.now_ms(),
@@ -498,7 +529,10 @@ class BatchDesk:
             reason=record.reason,
             reasons=record.reasons,
             step=beat,
-            waits=self._waits_for(record),
+            waits=begins(record, self._clock.now_ms()) or self._waits_for(record),
+            due_ms=record.due_ms,
+            after=record.after,
+            after_state=record.after_state if record.after else "",
             result=msgspec.json.decode(record.result),
             files_at=files_at(record.instance_id, record.result_fence),
             callback=shown_url(record.callback) if record.callback else "",
@@ -563,6 +597,26 @@ def _checked_encoding(name: str) -> str:
     if known is None:
         raise BatchRefused(unknown_encoding(name))
     return known
+
+
+def _check_begin(new: NewBatch, now_ms: int) -> None:
+    if not 0 <= new.delay_ms <= LONGEST_DELAY_MS:
+        raise BatchRefused(f"delay_ms {new.delay_ms}: use 0 to {LONGEST_DELAY_MS}", field="delay_ms")
+    if new.due_ms is not None and new.delay_ms:
+        raise BatchRefused("due_ms and delay_ms: give one of them", field="due_ms")
+    if new.due_ms is not None and not 0 <= new.due_ms <= now_ms + LONGEST_DELAY_MS:
+        raise BatchRefused(f"due_ms {new.due_ms}: use a moment within ten years", field="due_ms")
+    if new.after:
+        check_token("after", new.after)
+        if new.after == new.id:
+            raise BatchRefused(f"after {new.after}: it would wait for itself", field="after")
+    elif new.after_state != "done":
+        raise BatchRefused(f"after_state {new.after_state}: say after which batch", field="after_state")
+
+
+def _how_far(record: Instance) -> str:
+    items = known_items(record)
+    return f", {record.counts.ended} of {items} items" if items else ""
 
 
 def _check_name(field: str, name: str) -> None:

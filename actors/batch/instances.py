@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator
 import msgspec
 from anyio.abc import TaskStatus
 
-from actors.batch.rules.record import FINAL, Instance
+from actors.batch.rules import moves
+from actors.batch.rules.record import FINAL, Instance, is_held
 from actors.runtime.live import Live
 from streams.batch_messages import NOTHING
 from streams.bucket import Bucket
@@ -60,6 +61,8 @@ class Instances:
         self._unfinished: dict[str, dict[str, Instance]] = {}
         self._task_of: dict[str, str] = {}
         self._last_starts_ms: dict[str, int] = {}
+        self._followers: dict[str, set[str]] = {}
+        self._followed_by: dict[str, str] = {}
 
     def known(self) -> Iterator[Instance]:
         """Yield all instances as last seen."""
@@ -72,6 +75,11 @@ class Instances:
     def all_unfinished(self) -> Iterator[Instance]:
         """Yield the instances that have not ended, of all tasks, as last seen."""
         return (record for of_task in self._unfinished.values() for record in of_task.values())
+
+    def followers(self, instance_id: str) -> list[Instance]:
+        """Return the instances that wait for the end of this one, as last seen."""
+        seen = map(self.seen, self._followers.get(instance_id, ()))
+        return [record for record in seen if record is not None]
 
     def last_start_ms(self, task: str) -> int:
         """Return when the last of a task's instances began, as last seen. 0 if none has."""
@@ -135,6 +143,15 @@ class Instances:
 
         return await self.move(own.instance_id, checked)
 
+    async def follow(self, held: Instance, now_ms: int) -> None:
+        """Let an instance that waits for another one go on, or fail, if that is over. Raises as `move` does, and
+        MalformedMessage."""
+        try:
+            before: Instance | None = await self.get(held.after)
+        except UnknownInstance:
+            before = None
+        await self.move_own(held, lambda record: moves.follow(record, before, now_ms))
+
     async def is_there(self, own: Instance) -> bool:
         """Return whether this instance is still the one of its id. It costs a read only where the view has another, or
         none."""
@@ -159,9 +176,16 @@ class Instances:
         """Keep the unfinished instances of each task apart. A removed id may be another task's later."""
         if (task := self._task_of.pop(instance_id, None)) is not None:
             self._unfinished[task].pop(instance_id)
+        if followed := self._followed_by.pop(instance_id, ""):
+            self._followers[followed].discard(instance_id)
+            if not self._followers[followed]:
+                del self._followers[followed]
         record = self._live.get(instance_id)
         if record is None:
             return
+        if is_held(record):
+            self._followed_by[instance_id] = record.after
+            self._followers.setdefault(record.after, set()).add(instance_id)
         self._last_starts_ms[record.task] = max(self.last_start_ms(record.task), record.started_ms)
         if record.state not in FINAL:
             self._task_of[instance_id] = record.task

@@ -1,6 +1,7 @@
 """Removes everything of an instance that is over: its items and results, its pointers, its files, and last its record.
 
-Nobody may retry it meanwhile: `moves.delete` marks the record first. A repeat is harmless. It does not touch a later
+Nobody may retry it meanwhile: `moves.delete` marks the record first. Instances that wait for its end see it
+before it goes. A repeat is harmless. It does not touch a later
 instance of the same id, nor an upload that waits for one: it removes only what was there before it saw the record
 last. `uploads.py` removes an upload that gets no instance."""
 
@@ -36,6 +37,8 @@ class Removal:
             return
         own = sheet_of(instance_id, present.input)
         kept = [name for name in files.values() if is_upload_of(instance_id, name) and (not own or own.file != name)]
+        for held in self._instances.followers(instance_id):
+            await self._instances.follow(held, present.deleted_ms)
         await self._items.drop(instance_id, marked.task, upto)
         await self._files.delete_ids(file for file, name in files.items() if name not in kept)
         await self._instances.remove(marked)

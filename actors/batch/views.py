@@ -59,7 +59,7 @@ class View(Struct, frozen=True, kw_only=True):
     reasons: tuple[str, ...] = ()
     step: Beat | None = None
     waits: str = ""
-    """What it waits for, if no live node can work on it."""
+    """What it waits for: its time, the end of another one, or a live node that can work on it."""
     result: Any = None
     files_at: str = ""
     """The prefix of its files in the object store. Each reduce has a place of its own."""
@@ -67,6 +67,11 @@ class View(Struct, frozen=True, kw_only=True):
     """Without its query."""
     calls: tuple[Moment, ...] = ()
     """The reports to the callback, and the state of each."""
+    due_ms: int = 0
+    """It begins then at the earliest."""
+    after: str = ""
+    """The instance after whose end it begins, and how that has to end."""
+    after_state: str = ""
 
     @property
     def is_over(self) -> bool:

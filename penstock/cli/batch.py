@@ -3,6 +3,7 @@
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,6 +16,8 @@ from penstock.cli.output import moment
 from penstock.cli.pages import Limit, behind, say_more
 from penstock.cli.person import progress
 from penstock.errors import UsageError
+from streams.batch_messages import AfterState
+from streams.clock import now_ms
 
 if TYPE_CHECKING:
     from actors.batch.rules.record import Moment
@@ -98,6 +101,15 @@ async def _submit(
         str,
         typer.Option(metavar="URL", help="Told of its first failure and its end; `none`: nobody.", show_default=False),
     ] = "",
+    delay: Annotated[str, typer.Option(metavar="SPAN", help="Begin after 30m, 2d, 1h30m.", show_default=False)] = "",
+    at: Annotated[str, typer.Option(metavar="TIME", help="Begin at 2026-01-31T08:00:00Z.", show_default=False)] = "",
+    tz: Annotated[
+        str, typer.Option("--tz", metavar="ZONE", help="Of a --at without an offset.", show_default=False)
+    ] = "",
+    after: Annotated[str, typer.Option(metavar="ID", help="Begin when this batch is over.", show_default=False)] = "",
+    after_state: Annotated[
+        AfterState, typer.Option(help="How that has to end. clean: done, and no row failed.")
+    ] = "done",
     waits: Annotated[
         bool, typer.Option("--wait", help="Follow it to its end; exit code 1 if that is not done.")
     ] = False,
@@ -109,7 +121,10 @@ async def _submit(
     if not task:
         raise UsageError("--task: which task is to run? `penstock batch tasks` lists them")
     _check_file(file)
+    from penstock.rows.job_rows import read_due
+
     given = _input_of(param or [], input_)
+    delay_ms, due_ms = read_due(delay, at, tz=tz, now_ms=now_ms())
     if not file and given is None:
         raise UsageError("give a FILE, or --input")
     options: SubmitOptions = {
@@ -120,14 +135,20 @@ async def _submit(
         "priority": priority,
         "weight": weight,
         "callback": callback,
+        "due": None if due_ms is None else datetime.fromtimestamp(due_ms / 1000, UTC),
+        "after": after,
     }
+    if delay_ms:
+        options["delay"] = timedelta(milliseconds=delay_ms)
+    if after or after_state != "done":
+        options["after_state"] = after_state
     async with open_batches(call) as batches:
         if is_check:
             _say_look(call, await batches.check(task, given, file=file or None, **options))
             return
         with progress("sending") as sent:
             view = await batches.submit(task, given, file=file or None, on_sent=sent, **options)
-        call.out.say(f"{view.instance_id}: {view.state}")
+        call.out.say(f"{view.instance_id}: {view.state}{view.waits and f', {view.waits}'}")
         if not waits:
             call.out.result(view)
             return
@@ -181,7 +202,12 @@ async def _list(
     async with open_batches(call) as batches:
         views = await batches.list(task=task, state=state, tenant=tenant, most=most, after=after)
     columns = ["id", "task", "state", "items", "succeeded", "failed", "created"]
-    call.out.table(columns, [_row(view) for view in views], empty="no batches; `penstock batch submit FILE` makes one")
+    begins = [view.waits if view.state == "pending" and (view.due_ms or view.after) else "" for view in views]
+    rows = [_row(view) for view in views]
+    if any(begins):
+        columns.append("begins")
+        rows = [[*row, each.removeprefix("begins ")] for row, each in zip(rows, begins, strict=True)]
+    call.out.table(columns, rows, empty="no batches; `penstock batch submit FILE` makes one")
     say_more(call.out, len(views), most, views[-1].place if views else "")
     call.out.result(views)
 

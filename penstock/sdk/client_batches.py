@@ -49,7 +49,7 @@ from penstock.rows.first_look import first_look
 from penstock.rows.sheet_stream import sheet_parts
 from penstock.rows.whole_file import write_whole
 from penstock.sdk.calls import ServiceClient, client_error
-from penstock.sdk.client_forms import decode, encode
+from penstock.sdk.client_forms import MILLISECONDS, decode, encode
 from penstock.sdk.pages import all_lines
 from streams.batch_messages import RowsSeen
 from streams.connection import Connection
@@ -88,15 +88,14 @@ class Batches:
         the first. `encoding`: of a csv ("shift-jis", "windows-1252", …), by default UTF-8 or GB 18030. `tenant`: the
         owner. `priority`: from -100 to 100, higher ones begin first. `weight`: from 1 to 1000, the share beside
         instances of other tenants. `callback`: the URL to which Penstock reports the first failure and the end. `none`
-        is no callback. The default is the task's own.
+        is no callback. The default is the task's own. `delay` or `due`: it begins then at the earliest. `after`: the id
+        of the instance after whose end it begins. `after_state`: how that one has to end: `done` by default, `clean`
+        (done, and no item failed), `not_done`, or `over`. If that one ends otherwise, this one fails and says so.
 
         With an `id` of your own it is safe to repeat an interrupted call: the same id is one instance. `on_sent` gets
         the share of the file that is sent, from 0 to 1."""
-        if unknown := options.keys() - SubmitOptions.__optional_keys__:
-            raise TypeError(unknown_option("a batch", min(unknown), sorted(SubmitOptions.__optional_keys__)))
         chosen = options.get("id") or secrets.token_hex(8)  # made here, so that asking again makes no second one
-        given = {name: value for name, value in options.items() if value != ""}  # an older node knows fewer fields
-        ask = {**given, "task": task, "input": input, "id": chosen}
+        ask = {**_fields(options), "task": task, "input": input, "id": chosen}
         if not traces.is_on:
             return await self._submit(ask, file, on_sent)
         with traces.span(f"submit {task}", "producer", {"task": task, "batch": chosen}):
@@ -113,9 +112,7 @@ class Batches:
         """Look at a submission and make no instance: of a `file` its columns with the types that the task's code
         declares, the first rows as the code would get them, and the rows that it would not take. The file is read here,
         and nothing is stored. The arguments are those of `submit`."""
-        if unknown := options.keys() - SubmitOptions.__optional_keys__:
-            raise TypeError(unknown_option("a batch", min(unknown), sorted(SubmitOptions.__optional_keys__)))
-        new = {**{name: value for name, value in options.items() if value != ""}, "task": task, "input": input}
+        new = {**_fields(options), "task": task, "input": input}
 
         async def ask(rows: Sequence[Raw], shown: int) -> RowsSeen:
             return decode(await self._ask("check", {**new, "rows": rows, "shown": shown}), RowsSeen)
@@ -308,6 +305,19 @@ class Batches:
             raise NotAccepted(reason, code="forbidden") from error
         except StreamError as error:
             raise client_error(error) from error
+
+
+def _fields(options: SubmitOptions) -> dict[str, object]:
+    """Return the options as fields of a request. An older node knows fewer fields, so it gets no empty ones."""
+    if unknown := options.keys() - SubmitOptions.__optional_keys__:
+        raise TypeError(unknown_option("a batch", min(unknown), sorted(SubmitOptions.__optional_keys__)))
+    fields = dict[str, object]()
+    for name, value in options.items():
+        if value is None or value == "":
+            continue
+        read = MILLISECONDS.get(name)
+        fields[name if read is None else f"{name}_ms"] = value if read is None else read(name, value)
+    return fields
 
 
 async def _write(target: Path, parts: AsyncIterator[bytes]) -> None:

@@ -1,10 +1,10 @@
 """How the client encodes requests and decodes replies. Pure."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from itertools import islice
 from math import isfinite
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import Raw, Struct
@@ -109,3 +109,12 @@ def moment_ms(name: str, value: datetime) -> int:
     if value.tzinfo is None:
         raise UsageError(f"{name}: {value} has no zone; give one, as in datetime.now(UTC)")
     return round(value.timestamp() * 1000)
+
+
+MILLISECONDS: dict[str, Callable[[str, Any], int]] = {
+    "delay": millis,
+    "due": moment_ms,
+    "ttr": millis,
+    "expires_in": millis,
+}
+"""How to convert the options whose fields end with `_ms`."""

@@ -39,6 +39,7 @@ from penstock.api.forms.jobs import Answers, JobOptions, Kicked, ReservedJobs, T
 from penstock.errors import NotAccepted, PenstockError, Stale, Timeout, Unavailable, UsageError
 from penstock.sdk.calls import ServiceClient, client_error
 from penstock.sdk.client_forms import (
+    MILLISECONDS,
     add_answers,
     dealt,
     decode,
@@ -46,7 +47,6 @@ from penstock.sdk.client_forms import (
     encode_one,
     finite,
     millis,
-    moment_ms,
     too_large,
 )
 from penstock.sdk.held_jobs import HeldJob, ReservationContext
@@ -72,13 +72,6 @@ PIECE_MS = 30_000
 """Milliseconds. A longer wait is split, because the service ends a request within a minute, and so do many links."""
 PAUSE_S = 0.02
 EARLIER = "an earlier try may have been done; the last was told"
-_MILLISECONDS: dict[str, Callable[[str, Any], int]] = {
-    "delay": millis,
-    "due": moment_ms,
-    "ttr": millis,
-    "expires_in": millis,
-}
-"""How to convert the options whose fields end with `_ms`."""
 ROOM = 4096
 """Bytes of a message that are left for the other fields."""
 
@@ -98,7 +91,7 @@ def new_job(topic: str, body: object = None, **options: Unpack[JobOptions]) -> N
         raise UsageError("body: the text is no JSON")
     asked: dict[str, Any] = {"id": "" if options.get("nonce") else secrets.token_hex(12)}
     for name, value in options.items():
-        if read := _MILLISECONDS.get(name):
+        if read := MILLISECONDS.get(name):
             is_default = value is None and name != "delay"
             asked[f"{name}_ms"] = None if is_default else read(name, value)
         elif value or name != "id":

@@ -19,15 +19,25 @@ from actors.batch.rules.record import (
     Past,
     Seal,
     first_round,
+    is_held,
     made_so_far,
+    may_begin,
     round_of_pass,
 )
 from streams.backoff import Backoff, next_delay_ms
-from streams.batch_messages import LOST, Counts
+from streams.batch_messages import LOST, AfterState, Counts
 
 MOST_REASONS = 10
 MOST_STARTS = 30
 MAX_REASON = 300
+MOST_CAUSE = 100
+AFTER: dict[AfterState, str] = {
+    "done": "is done",
+    "clean": "is done and no item of it failed",
+    "not_done": "has failed or was cancelled",
+    "over": "is over",
+}
+"""How an instance has to end before another one begins, in words."""
 
 
 class RoundEnded(NamedTuple):
@@ -51,9 +61,45 @@ class RoundEnded(NamedTuple):
 
 def start(record: Instance, now_ms: int) -> Instance:
     """Let a pending instance begin: its split is offered under a new fence."""
-    if record.state != "pending" or record.is_paused or record.is_cancelling:
+    if record.state != "pending" or record.is_paused or record.is_cancelling or not may_begin(record, now_ms):
         return record
     return _step(replace(record, state="splitting", started_ms=now_ms), now_ms)
+
+
+def follow(record: Instance, before: Instance | None, now_ms: int) -> Instance:
+    """Free an instance that waits for the end of another one, if that has ended as it should. Let it fail if that ended
+    otherwise. `before`: the other one, `None` if there is none of its id any more."""
+    if not is_held(record) or record.is_cancelling:
+        return record
+    if before is None or before.created_ms != record.after_created_ms:
+        why = f"it was to begin after {record.after}, which was deleted before its end was seen; submit it once more"
+        return _stop(record, why, now_ms)
+    if before.state not in FINAL:
+        return record
+    if _has_ended_as(record.after_state, before):
+        return replace(record, freed_ms=now_ms)
+    ended = f"{before.state}{before.reason and f' ({before.reason[:MOST_CAUSE]})'}"
+    if before.state == "done" and record.after_state == "clean":
+        ended = f"done with {_not_clean(before.counts)} items that did not succeed"
+    hint = "" if record.after_state == "not_done" else "; retry that one, and then this one"
+    why = f"it was to begin after {record.after} {AFTER[record.after_state]}, which is {ended}{hint}"
+    return _stop(record, why, now_ms)
+
+
+def _has_ended_as(wanted: AfterState, before: Instance) -> bool:
+    match wanted:
+        case "done":
+            return before.state == "done"
+        case "clean":
+            return before.state == "done" and not _not_clean(before.counts)
+        case "not_done":
+            return before.state != "done"
+        case "over":
+            return True
+
+
+def _not_clean(counts: Counts) -> int:
+    return counts.failed + counts.unknown + counts.cancelled
 
 
 def begin_step(record: Instance, fence: int, now_ms: int) -> Instance:

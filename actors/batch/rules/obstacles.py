@@ -5,10 +5,24 @@ from typing import Literal, NamedTuple, Protocol
 
 from msgspec import Struct
 
-from actors.batch.rules.record import FINAL, Instance, known_items, shown_state
+from actors.batch.rules.moves import AFTER
+from actors.batch.rules.record import FINAL, Instance, is_held, known_items, may_begin, shown_state
+from actors.runtime.rules.texts import time_text
 
 Obstacle = Literal[
-    "over", "cancelling", "paused", "nobody", "concurrency", "seal", "turn", "retry", "slot", "rate", "at_work"
+    "over",
+    "cancelling",
+    "paused",
+    "due",
+    "after",
+    "nobody",
+    "concurrency",
+    "seal",
+    "turn",
+    "retry",
+    "slot",
+    "rate",
+    "at_work",
 ]
 
 STEPS = {"splitting": "split", "reducing": "reduce"}
@@ -16,10 +30,11 @@ STEPS = {"splitting": "split", "reducing": "reduce"}
 
 class BatchWhy(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Why a batch, the rest of its items, or one `item` is not running. `code` is the kind of obstacle: `over`,
-    `cancelling`, `paused`, `nobody` (no live process serves the task, or only older code), `concurrency` (as many
-    batches of the task run as may), `seal` (the split has not ended), `turn` (chunks before it are at work), `retry`
-    (what failed waits for its next try), `slot` (as many items of its key run as may), `rate` (a limit of the task) or
-    `at_work` (nothing is in the way). `until_ms`: when that ends, as far as is known."""
+    `cancelling`, `paused`, `due` (its time has not come), `after` (another batch has to end first), `nobody` (no live
+    process serves the task, or only older code), `concurrency` (as many batches of the task run as may), `seal` (the
+    split has not ended), `turn` (chunks before it are at work), `retry` (what failed waits for its next try), `slot`
+    (as many items of its key run as may), `rate` (a limit of the task) or `at_work` (nothing is in the way).
+    `until_ms`: when that ends, as far as is known."""
 
     id: str
     task: str
@@ -52,10 +67,30 @@ class Limits(Protocol):
     def item_rate(self) -> float: ...
 
 
-def why(record: Instance, limits: Limits, *, waits_for: str, running: int, last_start_ms: int, now_ms: int) -> BatchWhy:
+def begins(record: Instance, now_ms: int) -> str:
+    """Return when a waiting instance begins, or after which other one. Empty: nothing but its turn is in its way."""
+    if record.state in FINAL or may_begin(record, now_ms):
+        return ""
+    if is_held(record):
+        until = f", at {time_text(record.due_ms)} at the earliest" if record.due_ms > now_ms else ""
+        return f"begins when {record.after} {AFTER[record.after_state]}{until}"
+    return f"begins at {time_text(record.due_ms)}"
+
+
+def why(
+    record: Instance,
+    limits: Limits,
+    *,
+    waits_for: str,
+    running: int,
+    last_start_ms: int,
+    now_ms: int,
+    before: str = "",
+) -> BatchWhy:
     """Return what is in the way of an instance. `waits_for`: why no live node may work on it, empty if one may.
-    `running`: how many instances of its task have begun and are not over. `last_start_ms`: when the last one began."""
-    code, reason, until_ms = _obstacle(record, limits, waits_for, running, last_start_ms, now_ms)
+    `running`: how many instances of its task have begun and are not over. `last_start_ms`: when the last one began.
+    `before`: how far the instance is for which it waits."""
+    code, reason, until_ms = _obstacle(record, limits, waits_for, running, last_start_ms, now_ms, before)
     return BatchWhy(
         id=record.instance_id,
         task=record.task,
@@ -107,7 +142,7 @@ def _item_obstacle(
 
 
 def _obstacle(
-    record: Instance, limits: Limits, waits_for: str, running: int, last_start_ms: int, now_ms: int
+    record: Instance, limits: Limits, waits_for: str, running: int, last_start_ms: int, now_ms: int, before: str
 ) -> tuple[Obstacle, str, int]:
     if record.state in FINAL:
         return "over", f"it is over: {record.state}{record.reason and f', {record.reason}'}", 0
@@ -115,6 +150,9 @@ def _obstacle(
         return "cancelling", "it is being cancelled; what runs ends first", 0
     if record.is_paused:
         return "paused", f"it is paused; go on with `penstock batch resume {record.instance_id}`", 0
+    if record.state == "pending" and not may_begin(record, now_ms):
+        is_after, until_ms = is_held(record), record.due_ms if record.due_ms > now_ms else 0
+        return "after" if is_after else "due", f"it {begins(record, now_ms)}{before}", until_ms
     if waits_for:
         return "nobody", waits_for.removeprefix("waits: "), 0
     if record.state == "pending":

@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from streams.batch_messages import Counts
+from streams.batch_messages import AfterState, Counts
 
 State = Literal["pending", "splitting", "running", "reducing", "done", "failed", "cancelled"]
 
@@ -137,6 +137,14 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     moments: tuple[Moment, ...] = ()
     traceparent: str = ""
     """The span that submitted it. Empty: nobody traced that."""
+    due_ms: int = 0
+    """It begins then at the earliest."""
+    after: str = ""
+    """The instance after whose end it begins. `after_created_ms`: of that one, since a later one of its id is another.
+    `after_state`: how it has to end. `freed_ms`: when it was seen to have ended so."""
+    after_created_ms: int = 0
+    after_state: AfterState = "done"
+    freed_ms: int = 0
     deleted_ms: int = 0
     """When it was marked for removal. 0: it stays. Nothing changes a marked one."""
 
@@ -148,6 +156,16 @@ def shown_state(instance: Instance) -> str:
     if instance.is_cancelling:
         return "cancelling"
     return "paused" if instance.is_paused else instance.state
+
+
+def is_held(instance: Instance) -> bool:
+    """Return whether an instance waits for the end of another one."""
+    return instance.state == "pending" and bool(instance.after) and not instance.freed_ms
+
+
+def may_begin(instance: Instance, now_ms: int) -> bool:
+    """Return whether the time of an instance has come, and it waits for no other."""
+    return instance.due_ms <= now_ms and not is_held(instance)
 
 
 def is_over(latest: Instance | None, own: Instance) -> bool:

@@ -3,6 +3,8 @@
 The message `NewBatch` is what the service, a plain publish and the client submit.
 """
 
+from collections.abc import Callable
+from datetime import datetime
 from typing import Annotated, Any, TypedDict
 
 import msgspec
@@ -13,9 +15,10 @@ from actors.batch.rules.callbacks import LONGEST_URL
 from actors.batch.rules.row_looks import SHOWN
 from actors.batch.tasks import TaskRecord
 from actors.batch.views import MOST_ROWS, Beat, ItemShown, SheetKind, View, Wanted
-from penstock.api.forms.jobs import Most
+from actors.runtime.rules.setting_values import Duration
+from penstock.api.forms.jobs import Delay, Most
 from penstock.api.forms.reading import RequestForm, picked
-from streams.batch_messages import Counts, NewBatch
+from streams.batch_messages import AfterState, Counts, NewBatch
 from streams.job_messages import MOST_JOBS
 from streams.slot_messages import MOST_SLOTS, WhenFull
 
@@ -34,6 +37,10 @@ class SubmitOptions(TypedDict, total=False):
     priority: int
     weight: int
     callback: str
+    delay: Duration
+    due: datetime | None
+    after: str
+    after_state: AfterState
 
 
 # ---- the service
@@ -132,7 +139,8 @@ class TaskList(Struct, frozen=True, kw_only=True, omit_defaults=True):
 class SubmitQuery(RequestForm, frozen=True, kw_only=True):
     """`id`: of your own, under which the same again is one instance. `callback`: the URL that is told of its first
     failure and its end, `none` for nobody, else the task's. Of a file: its `name`, which of a workbook's sheets, the
-    `encoding` of a csv (else its Content-Type's charset, UTF-8 or GB 18030), and `params`, JSON for the task's code."""
+    `encoding` of a csv (else its Content-Type's charset, UTF-8 or GB 18030), and `params`, JSON for the task's code. It
+    begins in `delay_ms` or at `due_ms`, and not before the batch `after` has ended as `after_state` says."""
 
     id: Annotated[str, Meta(max_length=64)] = ""
     priority: Annotated[int, Meta(ge=-100, le=100)] = 0
@@ -141,6 +149,10 @@ class SubmitQuery(RequestForm, frozen=True, kw_only=True):
     encoding: Text = ""
     params: Annotated[str, Meta(max_length=2048)] = ""
     callback: Annotated[str, Meta(max_length=LONGEST_URL)] = ""
+    delay_ms: Delay = 0
+    due_ms: Annotated[int, Meta(ge=0)] | None = None
+    after: Annotated[str, Meta(max_length=64)] = ""
+    after_state: AfterState = "done"
 
 
 class BatchesQuery(RequestForm, frozen=True, kw_only=True):
@@ -215,8 +227,9 @@ class BatchCall(Struct, frozen=True, kw_only=True):
 
 class BatchShown(Struct, frozen=True, kw_only=True):
     """An instance as it is now. `items`: null before all are known. `step`: how far a split or a reduce is. `waits`:
-    for whom, if no live node can work on it. `files`: of the result. `result`: what the task's own code returned at the
-    end. `callback`: without its query."""
+    for what, if its time has not come, another one has to end first, or no live node can work on it. It begins at
+    `due_ms` at the earliest, and after the end of `after`. `files`: of the result. `result`: what the task's own code
+    returned at the end. `callback`: without its query."""
 
     id: str
     task: str
@@ -236,6 +249,9 @@ class BatchShown(Struct, frozen=True, kw_only=True):
     result: Any
     callback: str
     calls: list[BatchCall]
+    due_ms: int
+    after: str
+    after_state: str
 
 
 class BatchesShown(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -285,10 +301,19 @@ class TasksShown(Struct, frozen=True, kw_only=True, omit_defaults=True):
     next: str = ""
 
 
-def batch_shown(view: View, batch_id: str) -> BatchShown:
-    """Return an instance as its owner sees it, who knows it by this id."""
+def batch_shown(view: View, outer: Callable[[str], str], said: Callable[[str], str]) -> BatchShown:
+    """Return an instance as its owner sees it, who knows instances by their `outer` ids. `said`: those in a text."""
     calls = [picked(BatchCall, moment, event=moment.name) for moment in view.calls]
-    return picked(BatchShown, view, id=batch_id, files=view.files(), calls=calls)
+    return picked(
+        BatchShown,
+        view,
+        id=outer(view.instance_id),
+        files=view.files(),
+        calls=calls,
+        after=outer(view.after),
+        waits=said(view.waits),
+        reason=said(view.reason),
+    )
 
 
 def task_shown(task: TaskRecord) -> TaskShown:

@@ -54,6 +54,7 @@ async def submit(shared: GatewayState, call: HttpCall) -> HttpAnswer:
     """Make an instance of the task. The body is its input as JSON, or a file of up to 200 MiB. The Content-Type names
     the file's kind, and `name` or the header `X-File-Name` its name. The node passes a file on while it arrives."""
     asked, new = _asked(call)
+    await _check_after(shared, call, asked)
     with _telling(call):
         submit = _submit_input if call.upload is None else _submit_file
         view = await submit(shared, call, asked, new)
@@ -98,8 +99,23 @@ def _asked(call: HttpCall) -> tuple[SubmitQuery, NewBatch]:
         tenant=call.caller.tenant,
         priority=asked.priority,
         callback=asked.callback,
+        delay_ms=asked.delay_ms,
+        due_ms=asked.due_ms,
+        after=call.caller.inner_id(asked.after) if asked.after else "",
+        after_state=asked.after_state,
     )
     return asked, new
+
+
+async def _check_after(shared: GatewayState, call: HttpCall, asked: SubmitQuery) -> None:
+    """Raise RefusedRequest if a submission shall wait for an instance that is none of the caller's."""
+    if asked.after:
+        try:
+            await _seen(shared, call, asked.after)
+        except RefusedRequest as error:
+            if error.problem.status != 404:
+                raise
+            raise _no_batch(asked.after, what="after") from None
 
 
 async def _submit_file(shared: GatewayState, call: HttpCall, asked: SubmitQuery, new: NewBatch) -> View:
@@ -166,7 +182,7 @@ async def why(shared: GatewayState, call: HttpCall) -> HttpAnswer:
     asked, view = query_of(WhyQuery, call.query), await _own(shared, call)
     with shared.load.work("other", call.caller.key), _telling(call):
         found = await shared.batches.why(view.instance_id, asked.item, row=asked.row)
-    return HttpAnswer(replace(found, id=call.caller.outer(view.instance_id)))
+    return HttpAnswer(replace(found, id=call.caller.outer(view.instance_id), reason=call.caller.said(found.reason)))
 
 
 async def list_items(shared: GatewayState, call: HttpCall) -> HttpAnswer:
@@ -290,7 +306,10 @@ async def _steered(
 
 async def _own(shared: GatewayState, call: HttpCall) -> View:
     """Return the path's instance. Raises the same RefusedRequest for an unknown one and another tenant's."""
-    instance_id = call.value("batch_id")
+    return await _seen(shared, call, call.value("batch_id"))
+
+
+async def _seen(shared: GatewayState, call: HttpCall, instance_id: str) -> View:
     with shared.load.work("other", call.caller.key), _telling(call):
         view = await shared.batches.show(call.caller.inner_id(instance_id))
     if not call.caller.is_of(view.tenant) or not call.caller.may_run(view.task):
@@ -322,11 +341,11 @@ def _told(call: HttpCall, error: Exception) -> Exception:
 
 
 def _batch(call: HttpCall, view: View) -> BatchShown:
-    return batch_shown(view, call.caller.outer(view.instance_id))
+    return batch_shown(view, call.caller.outer, call.caller.said)
 
 
-def _no_batch(instance_id: str) -> RefusedRequest:
-    return refused(404, "not_found", "no such batch, or none of yours", what="id", value=instance_id)
+def _no_batch(instance_id: str, what: str = "id") -> RefusedRequest:
+    return refused(404, "not_found", "no such batch, or none of yours", what=what, value=instance_id)
 
 
 def shown_long(text: str) -> str:

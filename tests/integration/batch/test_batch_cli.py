@@ -104,6 +104,29 @@ async def test_an_input_alone_is_handed_in_and_steered(penstock: CommandLine) ->
     assert "cli-2: deleted, it was cancelled" in (await penstock("batch", "delete", "cli-2")).ok().out
 
 
+async def test_a_batch_is_handed_in_for_later_and_after_another(penstock: CommandLine) -> None:
+    submit = ("batch", "submit", "--task", "count", "--input", '{"n": 1}')
+    first = (await penstock(*submit, "--id", "cli-first", "--at", "2035-03-01T02:00", "--tz", "Asia/Shanghai")).ok()
+    assert "cli-first: pending, begins at 2035-02-28T18:00:00Z" in first.out
+    after = ("--after", "cli-first", "--after-state", "clean", "--delay", "1d", "--tenant", "later")
+    second = (await penstock(*submit, "--id", "cli-second", *after, "--json")).ok().json()
+    assert (second["after"], second["after_state"], second["due_ms"] > 0) == ("cli-first", "clean", True)
+    with anyio.fail_after(60):  # lists are a moment behind
+        while "begins" not in (listed := (await penstock("batch", "list", "--tenant", "later")).ok().out):
+            await anyio.lowlevel.checkpoint()
+    assert "when cli-first is done and no item of it failed, at 20" in listed
+    assert "begins at 2035-02-28T18:00:00Z" in (await penstock("batch", "show", "cli-first")).ok().out
+    assert "it begins when cli-first is done" in (await penstock("why", "cli-second")).ok().out
+    (await penstock("batch", "cancel", "cli-first")).ok()
+    with anyio.fail_after(60):
+        while "failed" not in (shown := (await penstock("batch", "show", "cli-second")).ok().out):
+            await anyio.lowlevel.checkpoint()
+    assert "which is cancelled; retry that one, and then this one" in shown
+    assert (await penstock(*submit, "--delay", "1d", "--at", "2035-03-01T02:00Z")).code == 2
+    assert (await penstock(*submit, "--after-state", "clean")).code == 2
+    assert "no instance 'nobody'" in (await penstock(*submit, "--after", "nobody")).err
+
+
 async def test_a_callback_is_named_and_shown(penstock: CommandLine) -> None:
     url = "https://shop.example.com/told?key=7"
     arguments = ("submit", "--task", "count", "--input", '{"n": 2}', "--id", "cli-3", "--callback", url, "--wait")

@@ -1,6 +1,7 @@
 """Batches from another program: a sheet goes in, its rows run, a sheet comes out."""
 
 import os
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import anyio
@@ -39,6 +40,16 @@ async def uploads(link: Connection, instance_id: str) -> list[str]:
     async with Publisher(link) as publisher:
         files = Files(link, publisher, link.namespace.bucket("FILES"))
         return [info.name async for info in files.all() if info.name.startswith(f"{instance_id}/upload")]
+
+
+async def test_a_batch_begins_later_and_after_another(batches: Batches) -> None:
+    due = datetime.now(UTC) + timedelta(days=1)
+    first = await batches.submit("count", {"n": 1}, id="client-first", due=due)
+    second = await batches.submit("count", {"n": 1}, id="client-second", delay="1s", after="client-first")
+    assert (first.due_ms, second.after) == (round(due.timestamp() * 1000), "client-first")
+    assert (await batches.why("client-second")).code == "after"
+    await batches.cancel("client-first")
+    assert (await batches.wait("client-second", timeout_s=60)).state == "failed"
 
 
 async def test_a_sheet_becomes_a_sheet_with_each_rows_fate(batches: Batches, sheet: Path, tmp_path: Path) -> None:

@@ -85,6 +85,7 @@ schedules remove t/n --yes
 why 1
 batch submit --task t --input 1
 batch submit --task t --input 1 --check
+batch submit --task t --input 1 --delay 1h --after 1
 batch list
 batch show 1
 batch items 1
