@@ -1,6 +1,7 @@
 """Mails notices over SMTP with TLS: all that wait, in one mail.
 
-The standard library's client blocks, so each mail is sent in a thread, within `TIMEOUT_S` for each step. On port 465
+The standard library's client blocks, so each mail is sent in a thread, within `TIMEOUT_S` for each step and `LONGEST_S`
+for all. Whoever is cancelled does not wait for the thread. On port 465
 TLS comes first, elsewhere the client asks for it (STARTTLS). Without TLS nothing is sent, and no password is told.
 """
 
@@ -8,14 +9,16 @@ from __future__ import annotations
 
 import logging
 import smtplib
+import socket
 import ssl
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from email.message import EmailMessage
 from email.utils import format_datetime, make_msgid
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import anyio.to_thread
 
@@ -27,6 +30,8 @@ from actors.runtime.secrets import BadReference, resolve_reference, without_secr
 log = logging.getLogger(__name__)
 
 TIMEOUT_S = 10.0
+LONGEST_S = 60.0
+"""For a mail in all. A server that sends a line every few seconds never runs into `TIMEOUT_S`."""
 TLS_PORT = 465
 """Of SMTP with TLS from the first byte (RFC 8314)."""
 LONGEST_ABOUT = 100
@@ -52,12 +57,32 @@ class MailServer(NamedTuple):
 
 async def send_mail(server: MailServer, notices: Sequence[Notice]) -> None:
     """Send one mail with these notices. Raises MailRefused."""
-    await anyio.to_thread.run_sync(partial(_talk, server, mail_of(server, notices, at=datetime.now(UTC))))
+    await _bounded(server, mail_of(server, notices, at=datetime.now(UTC)))
 
 
 async def check_mail(server: MailServer) -> None:
     """Connect and log in, and send nothing. Raises MailRefused."""
-    await anyio.to_thread.run_sync(partial(_talk, server, None))
+    await _bounded(server, None)
+
+
+async def _bounded(server: MailServer, mail: EmailMessage | None) -> None:
+    """Talk in a thread for at most `LONGEST_S`. Neither a server that hangs nor one that answers for ever keeps whoever
+    waits, or is cancelled, any longer: the connection is cut, which ends the thread."""
+    under_way: list[smtplib.SMTP] = []
+    try:
+        with anyio.fail_after(LONGEST_S):
+            await anyio.to_thread.run_sync(partial(_talk, server, mail, under_way), abandon_on_cancel=True)
+    except TimeoutError:
+        raise MailRefused(f"{server.host}:{server.port}: no end within {LONGEST_S:g} s") from None
+    finally:
+        for client in under_way:
+            _cut(client)
+
+
+def _cut(client: smtplib.SMTP) -> None:
+    if client.sock is not None:
+        with suppress(OSError):  # it has ended by itself
+            client.sock.shutdown(socket.SHUT_RDWR)
 
 
 def mail_of(server: MailServer, notices: Sequence[Notice], *, at: datetime) -> EmailMessage:
@@ -87,11 +112,11 @@ def _one_line(text: str) -> str:
     return " ".join(printable(text).split())
 
 
-def _talk(server: MailServer, mail: EmailMessage | None) -> None:
+def _talk(server: MailServer, mail: EmailMessage | None, under_way: list[smtplib.SMTP]) -> None:
     where = f"{server.host}:{server.port}"
     try:
         context = ssl.create_default_context(cafile=server.ca or None)
-        with _connected(server, context) as client:
+        with _connected(server, context, under_way) as client:
             if server.user:
                 client.login(server.user, resolve_reference(server.password).reveal())
             refused = client.send_message(mail) if mail is not None else {}
@@ -107,10 +132,27 @@ def _talk(server: MailServer, mail: EmailMessage | None) -> None:
         log.warning("notice.mail_recipients_refused", extra=fields(server=where, refused=_refused(refused)))
 
 
-def _connected(server: MailServer, context: ssl.SSLContext) -> smtplib.SMTP:
+class _Noting(smtplib.SMTP):
+    """A client that is in `under_way` from its first byte on, so that another thread can cut it."""
+
+    def __init__(self, *arguments: Any, under_way: list[smtplib.SMTP], **options: Any) -> None:
+        self._under_way = under_way
+        super().__init__(*arguments, **options)
+
+    def connect(self, *arguments: Any, **options: Any) -> tuple[int, bytes]:
+        """Connect. Called by the constructor."""
+        self._under_way.append(self)
+        return super().connect(*arguments, **options)
+
+
+class _NotingTls(_Noting, smtplib.SMTP_SSL):
+    """The same with TLS from the start."""
+
+
+def _connected(server: MailServer, context: ssl.SSLContext, under_way: list[smtplib.SMTP]) -> smtplib.SMTP:
     if server.port == TLS_PORT:
-        return smtplib.SMTP_SSL(server.host, server.port, timeout=TIMEOUT_S, context=context)
-    client = smtplib.SMTP(server.host, server.port, timeout=TIMEOUT_S)
+        return _NotingTls(server.host, server.port, timeout=TIMEOUT_S, context=context, under_way=under_way)
+    client = _Noting(server.host, server.port, timeout=TIMEOUT_S, under_way=under_way)
     try:
         client.starttls(context=context)
     except BaseException:

@@ -17,6 +17,7 @@ from actors.runtime.transport import Transport
 from penstock.admin.doctor import examine
 from penstock.node.config import Config
 from streams.backoff import Backoff
+from streams.clock import monotonic_s
 from tests.support.mail import PASSWORD, UNKNOWN, USER, Post, a_post
 from tests.support.office import an_office
 from tests.support.processes import free_ports
@@ -143,3 +144,50 @@ async def test_on_the_port_of_tls_it_comes_first(tmp_path: Path, monkeypatch: py
         monkeypatch.setattr(mail_module, "TLS_PORT", post.port)
         await send_mail(server_of(post, user="", password=""), [notice("parked", "mall/s1")])
     assert post.mails[0]["Subject"] == "[penstock] parked: mall/s1"
+
+
+@pytest.mark.parametrize("drips", [False, True])
+async def test_a_server_that_hangs_holds_up_neither_a_webhook_nor_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, drips: bool
+) -> None:
+    monkeypatch.setattr(mail_module, "LONGEST_S", 2.0)
+    tried, hung_up = anyio.Event(), anyio.Event()
+
+    async def hang(client: anyio.abc.SocketStream) -> None:
+        async with client:
+            tried.set()
+            try:
+                while drips:
+                    await client.send(b"220-wait\r\n")
+                    with anyio.move_on_after(0.2):
+                        await client.receive()
+                await client.receive()
+            except (anyio.EndOfStream, anyio.BrokenResourceError):
+                hung_up.set()
+
+    listener = await anyio.create_tcp_listener(local_host="127.0.0.1")
+    port = listener.extra(anyio.abc.SocketAttribute.local_port)
+    server = MailServer("127.0.0.1", port, "penstock@example.com", ("ops@example.com",))
+    async with (
+        listener,
+        an_office() as office,
+        aiohttp.ClientSession() as http,
+        anyio.create_task_group() as outer,
+    ):
+        outer.start_soon(listener.serve, hang)
+        with pytest.raises(MailRefused, match=rf"127.0.0.1:{port}: no end within 2 s"):
+            await send_mail(server, [notice("parked", "mall/s1")])
+        with anyio.fail_after(10):
+            await hung_up.wait()
+        tried = anyio.Event()
+        monkeypatch.setattr(mail_module, "LONGEST_S", 60.0)
+        alerts = Alerts(Notifier(Transport(http), server))
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(alerts.run)
+            alerts.submit("one", notice("parked", "mall/s1"), lambda: office.url)
+            await office.until(1)
+            await tried.wait()
+            began_s = monotonic_s()
+            tasks.cancel_scope.cancel()
+        assert monotonic_s() - began_s < 5
+        outer.cancel_scope.cancel()
