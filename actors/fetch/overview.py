@@ -84,9 +84,9 @@ def _state(record: SourceRecord | Broken | None, ledger: Ledger | Broken | None,
 
 
 class SourceWhy(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Why a source is not read. `code` is the kind of obstacle: its state, or `nobody` (no live node tends it, or may
-    fetch it), `sink` (orders pile up before a sink), `rate` (its requests wait for a rate), `turn` (its slices wait for
-    a free fetcher) or `at_work` (nothing is in the way)."""
+    """Why a source is not read. `code` is the kind of obstacle: its state, or `adapter` (it cannot be used), `nobody`
+    (no live node tends it, or may fetch it), `sink` (orders pile up before a sink), `rate` (its requests wait for a
+    rate), `turn` (its slices wait for a free fetcher) or `at_work` (nothing is in the way)."""
 
     id: str
     state: str
@@ -106,7 +106,8 @@ class SpentRate(NamedTuple):
 class SliceWorld(NamedTuple):
     """What is around a slice. `nodes`: the live ones that may fetch it. `pin`: the label that they need. `sink`: that
     orders pile up before a sink, in words, empty if not. `elsewhere`: that no node is in the zone to which the source
-    is bound, in words. `spent`: the rate for which requests to the source wait longest."""
+    is bound, in words. `spent`: the rate for which requests to the source wait longest. `adapter`: why the source's
+    adapter cannot be used, empty if it can."""
 
     settle_ms: int
     pin: str
@@ -114,10 +115,13 @@ class SliceWorld(NamedTuple):
     sink: str
     elsewhere: str = ""
     spent: SpentRate | None = None
+    adapter: str = ""
 
 
 def in_the_way(world: SliceWorld) -> tuple[str, str]:
     """Return the kind of what is around a source and in the way of all its slices, and the reason. Empty: nothing."""
+    if world.adapter:
+        return "adapter", world.adapter
     if world.elsewhere and not world.nodes:
         return "nobody", world.elsewhere
     if not world.nodes:

@@ -7,7 +7,6 @@ Everything here is harmless to repeat.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
 from typing import NamedTuple
 
 from msgspec import DecodeError
@@ -50,12 +49,12 @@ MOST_RATES = 2_000
 
 
 class _Stored(NamedTuple):
-    """What one request reads once. `declared`: what each adapter declares, None for one that cannot be used."""
+    """What one request reads once. `declared`: what each adapter declares, or why it cannot be used."""
 
     levels: Levels
     sources: Mapping[SourceKey, SourceRecord | Broken]
     nodes: Sequence[NodeRecord]
-    declared: dict[str, Declaration | None]
+    declared: dict[str, Declaration | str]
 
 
 class _Look(NamedTuple):
@@ -94,7 +93,8 @@ class SourceDesk:
         source. `limit`: at most so many, `None`: all."""
         stored = await self._read(pattern)
         looks = await self._looks(stored, pattern, after=after, limit=limit)
-        waiting = [one.key for one in looks if one.shown.state == "running" and one.shown.open]
+        running = [one for one in looks if one.shown.state == "running"]
+        waiting = [one.key for one in running if one.shown.open or _fault_of(stored, one.shown.adapter)]
         worlds = await self._worlds(stored, waiting)
         return [
             replace(one.shown, waits=in_the_way(worlds[one.key])[1]) if one.key in worlds else one.shown
@@ -144,7 +144,7 @@ class SourceDesk:
         for key, own in settings.items():
             record, settle_ms = stored.sources.get(key), await self._settle_ms(stored, key)
             declaration = stored.declared.get(record.adapter) if isinstance(record, SourceRecord) else None
-            limits[key] = limits_of(key, own, declaration.rate if declaration is not None else ())
+            limits[key] = limits_of(key, own, declaration.rate if isinstance(declaration, Declaration) else ())
             limits[key] += [inflow_of(key, own)] if own.inflow > 0 else []
             able = [one for one in nodes if one.has_role("fetcher") and serves(one.labels, one.node, own.pin)]
             elsewhere = ""
@@ -152,7 +152,8 @@ class SourceDesk:
                 elsewhere = nobody_text(own.zone, zones[own.zone])
                 able = [one for one in able if zones[own.zone] and one.zone == zones[own.zone]]
             names = sorted(one.node for one in able)
-            worlds[key] = SliceWorld(settle_ms, own.pin, names, _full_sink(waiting, own), elsewhere)
+            fault = _fault_of(stored, record.adapter) if isinstance(record, SourceRecord) else ""
+            worlds[key] = SliceWorld(settle_ms, own.pin, names, _full_sink(waiting, own), elsewhere, adapter=fault)
         spent = await self._spent_rates(limits, [one.node for one in nodes])
         return {key: world._replace(spent=spent.get(key)) for key, world in worlds.items()}
 
@@ -169,11 +170,12 @@ class SourceDesk:
             found.append(_Look(key, shown, ledger))
         return found
 
-    async def _declaration(self, adapter: str) -> Declaration | None:
-        """Return what an adapter declares, None if it cannot be used."""
-        with suppress(BadDeclaration, MalformedSubject, DecodeError):
+    async def _declaration(self, adapter: str) -> Declaration | str:
+        """Return what an adapter declares, or why it cannot be used."""
+        try:
             return (await stored_adapter(self._settings.bucket, adapter)).declaration
-        return None
+        except (BadDeclaration, MalformedSubject, DecodeError) as error:
+            return f"its adapter {adapter} cannot be used: {error}; `penstock sources set` gives it another one"
 
     async def _settle_ms(self, stored: _Stored, source: SourceKey) -> int:
         """Return how long the source's windows wait: its setting, or more if its adapter asks for more."""
@@ -184,7 +186,7 @@ class SourceDesk:
         if record.adapter not in stored.declared:
             stored.declared[record.adapter] = await self._declaration(record.adapter)
         declaration = stored.declared[record.adapter]
-        return own_ms if declaration is None else max(own_ms, declaration.settle_ms)
+        return max(own_ms, declaration.settle_ms) if isinstance(declaration, Declaration) else own_ms
 
     async def _before_sinks(self, nodes: Sequence[NodeRecord]) -> SinkBacklog:
         """Return how many orders wait before the slowest sink."""
@@ -209,6 +211,12 @@ class SourceDesk:
                 free_ms, limit = max(found, key=lambda one: (one[0], one[1].wanted.key))
                 spent[source] = SpentRate(limit.name, limit.wanted.rate.per_s, free_ms)
         return spent
+
+
+def _fault_of(stored: _Stored, adapter: str) -> str:
+    """Return why an adapter cannot be used. Empty: it can, or nobody looked."""
+    declared = stored.declared.get(adapter)
+    return declared if isinstance(declared, str) else ""
 
 
 def _full_sink(waiting: SinkBacklog, settings: FetchSettings) -> str:

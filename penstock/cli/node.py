@@ -220,6 +220,7 @@ async def _nodes(call: CommandCall, limit: Limit = None, after: Annotated[str, b
         ["node", "zone", "labels", "roles", "platforms", "since", "load", "version", "actors"],
         [_row(record) for record in records],
         empty="no node lives; start one with `penstock up`",
+        spare=("version", "since", "platforms", "labels"),
     )
     say_more(call.out, len(records), limit, records[-1].node if records else "")
     for record in records:

@@ -12,6 +12,10 @@ IDS = {"id", "item", "name", "node", "order", "schedule", "seq", "slice", "sourc
 """Headings of the columns whose cells people copy into the next command: such a cell stays on one line."""
 NARROW = 8
 """Characters to which every other column may be narrowed. Its cells then go on below."""
+LONG, READABLE = 40, 20
+"""A text that is longer than the first needs at least the second to be read. Else other columns are left out."""
+BLANKS = ("", "-", "0")
+"""Cells that say nothing."""
 BETWEEN = 3
 """Characters from one column to the next."""
 LINES = 25
@@ -37,9 +41,17 @@ class Output:
         if not self.is_json:
             self._file.write("".join(_visible(sign) for sign in text) + "\n")
 
-    def table(self, columns: Sequence[str], rows: Sequence[Sequence[object]], *, empty: str = "none") -> None:
+    def table(
+        self,
+        columns: Sequence[str],
+        rows: Sequence[Sequence[object]],
+        *,
+        empty: str = "none",
+        spare: Sequence[str] = (),
+    ) -> None:
         """Print a table for people. Cells are shown by their `str`. An empty table is a sentence. On a terminal all
-        columns but those of ids are made narrow. If that is not enough, each cell has a line of its own."""
+        columns but those of ids are made narrow. If that is not enough, columns without a value are left out, and then
+        those of `spare`, the first one first. Where the ids alone need more, each cell has a line of its own."""
         if self.is_json:
             return
         if not rows:
@@ -51,11 +63,15 @@ class Output:
         from rich.text import Text
 
         cells = [[Text("".join(_visible(sign) for sign in str(cell))) for cell in row] for row in rows]
+        unseen: Sequence[str] = ()
         widths = [
             max(line.cell_len for cell in (Text(column), *below) for line in cell.split(allow_blank=True))
             for column, *below in zip(columns, *cells, strict=True)
         ]
         if self._file.isatty() and not self._is_wide:
+            kept, unseen = fitting(columns, widths, [[text.plain for text in row] for row in cells], spare)
+            columns, widths = [columns[at] for at in kept], [widths[at] for at in kept]
+            cells, rows = [[row[at] for at in kept] for row in cells], [[row[at] for at in kept] for row in rows]
             room = shutil.get_terminal_size().columns - BETWEEN * len(widths) + 1
             widths = narrowed(widths, room, [column in IDS for column in columns])
             if sum(widths) > room:
@@ -70,6 +86,8 @@ class Output:
             table.add_row(*row)
         width = sum(widths) + BETWEEN * len(widths) - 1
         Console(file=self._file, width=width, height=LINES, highlight=False).print(table)
+        if unseen:
+            self.say(f"not shown for want of room: {', '.join(unseen)} (--wide shows all)")
 
     def result(self, document: object) -> None:
         """Print the answer for programs: one JSON document on one line."""
@@ -84,6 +102,27 @@ class Output:
             list(columns.values()), [[record.get(key, "") for key in columns] for record in records], empty=empty
         )
         self.result(records)
+
+
+def fitting(
+    columns: Sequence[str], widths: Sequence[int], rows: Sequence[Sequence[str]], spare: Sequence[str]
+) -> tuple[list[int], list[str]]:
+    """Return which columns are shown on a terminal, and the names of those of `spare` that are not. All are, if they
+    fit once they are made narrow, or if leaving some out does not help."""
+    least = [
+        width if column in IDS else min(width, READABLE if width > LONG else NARROW)
+        for column, width in zip(columns, widths, strict=True)
+    ]
+    blank = [at for at, column in enumerate(columns) if column not in IDS and all(row[at] in BLANKS for row in rows)]
+    later = [list(columns).index(name) for name in spare]
+    kept, whole = list(range(len(columns))), shutil.get_terminal_size().columns + 1
+    for at in dict.fromkeys((*blank, *later)):
+        if sum(least[each] + BETWEEN for each in kept) <= whole:
+            break
+        kept.remove(at)
+    if sum(least[each] + BETWEEN for each in kept) > whole:
+        return list(range(len(columns))), []
+    return kept, [columns[at] for at in later if at not in kept and at not in blank]
 
 
 def narrowed(widths: Sequence[int], room: int, is_kept: Sequence[bool]) -> list[int]:

@@ -43,6 +43,7 @@ async def _list(
         ["source", "adapter", "state", "watermark", "lag", "open", "holes", "backfills", "node", ""],
         [_row(each) for each in found],
         empty="no sources yet: penstock sources add PLATFORM/SOURCE --adapter NAME --account NAME=VALUE",
+        spare=("adapter", "watermark", "backfills"),
     )
     say_more(call.out, len(found), limit, found[-1].source if found else "")
     call.out.result([msgspec.to_builtins(each) for each in found])

@@ -374,6 +374,15 @@ async def test_a_person_learns_why_a_slice_is_not_read(cli: CommandLine) -> None
     await nodes.put("n7", msgspec.json.encode(NodeRecord(node="n7", run="x", roles=("fetcher",))), ttl_s=60)
     assert (await why(piece))[0] == "turn"
     (await cli("sources", "set", "mall/s1", "--pin", "eu")).ok()
+    kept = await cli.records.settings.get("source.mall.s1")
+    assert kept is not None
+    record = msgspec.json.decode(kept.raw)
+    await cli.records.settings.put("source.mall.s1", msgspec.json.encode({**record, "adapter": "gone"}))
+    await set_ledger(cli, Ledger(start, start + 60_000, start + 60_000))
+    [listed] = (await cli("sources", "list", "--json")).ok().json()
+    assert "its adapter gone cannot be used: " in listed["waits"]
+    assert await why(piece) == ("adapter", listed["waits"])
+    await cli.records.settings.put("source.mall.s1", msgspec.json.encode(record))
     nobody = "no live node with the label eu fetches; start one with `penstock up`"
     assert await why(piece) == ("nobody", nobody)
     [listed] = (await cli("sources", "list", "--json")).ok().json()

@@ -54,6 +54,19 @@ def test_wide_and_in_a_pipe_nothing_is_folded(file: StringIO, is_wide: bool) -> 
     assert max(map(len, shown.splitlines())) <= len(SOURCE) + len("parked") + len(WHY) + 10
 
 
+def test_what_says_nothing_is_left_out_first_and_then_what_is_spare() -> None:
+    columns = ["source", "adapter", "state", "watermark", "lag", "open", "holes", "backfills", "node", ""]
+    row = ["mall/s1", "mall", "parked", "2026-11-25T21:38:38Z", "2h59m", "2 (0 taken)", 0, "-", "vm-12966-1be6", WHY]
+    file = Terminal()
+    Output(is_json=False, file=file).table(columns, [row, row], spare=("adapter", "watermark", "backfills"))
+    lines = file.getvalue().splitlines()
+    assert lines[-1] == "not shown for want of room: adapter, watermark (--wide shows all)"
+    assert "holes" not in file.getvalue()
+    assert max(map(len, lines)) <= 80
+    assert sum("mall/s1" in line for line in lines) == 2
+    assert any("parked" in line and "2h59m" in line and "vm-12966-1be6" in line for line in lines)
+
+
 words = st.text(alphabet="abcdefgh-/.0123456789", min_size=1, max_size=64)
 
 
