@@ -41,11 +41,11 @@ async def quiet_sources(count: int) -> AsyncIterator[Bench]:
         yield bench
 
 
-async def shares(bench: Bench, nodes: int, *, slices: int) -> Shares:
+async def shares(bench: Bench, nodes: int, *, slices: int, settled_s: float = SETTLED_S) -> Shares:
     """Return what `nodes` nodes use while each source has as many slices. Starts those that are missing."""
     while len(bench.nodes) < nodes:
         await bench.node(f"node{len(bench.nodes) + 1}", "--sink", "none")
-    await anyio.sleep(SETTLED_S)
+    await anyio.sleep(settled_s)
     pids = [bench.server_pid, *(node.pid for node in bench.nodes)]
     updates, used_s, began_s = await _updates(bench), [cpu_s(pid) for pid in pids], monotonic_s()
     await anyio.sleep(slices * SLICE_S)
