@@ -16,7 +16,7 @@ from bench._scale import MOST_GROWTH, Line
 from bench.harness import Result
 
 NAME = "scale"
-LIMIT_S = 900
+LIMIT_S = 3_600
 PARTS = {"fetch": _scale_fetch.lines, "jobs": _scale_jobs.lines, "nodes": _scale_nodes.lines}
 FAR = {"far": _scale_jobs.far_lines}
 
