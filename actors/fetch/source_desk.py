@@ -175,7 +175,8 @@ class SourceDesk:
         try:
             return (await stored_adapter(self._settings.bucket, adapter)).declaration
         except (BadDeclaration, MalformedSubject, DecodeError) as error:
-            return f"its adapter {adapter} cannot be used: {error}; `penstock sources set` gives it another one"
+            why = str(error).partition(" (known")[0]
+            return f"its adapter {adapter} cannot be used: {why}; `penstock sources set` gives it another one"
 
     async def _settle_ms(self, stored: _Stored, source: SourceKey) -> int:
         """Return how long the source's windows wait: its setting, or more if its adapter asks for more."""

@@ -1,5 +1,6 @@
 """`penstock slices` and `penstock holes`: what of each source's time is open, and what was given up on."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -67,7 +68,7 @@ async def _slices(
         "attempt": "attempt",
         "about": "",
     }
-    _show(call, columns, rows, limit, after, empty="no slice is open")
+    _show(call, columns, rows, limit, after, empty="no slice is open", spare=("to", "from", "attempt"))
 
 
 def _open_rows(source: "SourceKey", ledger: "Ledger", now_ms: int) -> list[dict[str, object]]:
@@ -142,7 +143,7 @@ async def _list(call: CommandCall, source: MaybeSource = "", limit: Limit = None
         "accepted_by": "accepted by",
         "reason": "why",
     }
-    _show(call, columns, rows, limit, after, empty="no holes")
+    _show(call, columns, rows, limit, after, empty="no holes", spare=("accepted by", "to", "given up", "from"))
 
 
 async def _redrive(
@@ -228,13 +229,15 @@ def _show(
     after: str,
     *,
     empty: str,
+    spare: Sequence[str],
 ) -> None:
     """Print a page of rows, by source and time. Without a limit: all for programs, and what fits a screen or two for
     people."""
     first = _order(after)
     found = page(sorted(rows, key=lambda row: _order(_place(row))), limit, lambda row: _order(_place(row)) > first)
     shown = found[:MOST_SHOWN]
-    call.out.table(list(columns.values()), [[row[key] for key in columns] for row in shown], empty=empty)
+    cells = [[row[key] for key in columns] for row in shown]
+    call.out.table(list(columns.values()), cells, empty=empty, spare=spare)
     if len(found) > MOST_SHOWN:
         call.out.say(f"… and {len(found) - MOST_SHOWN} more: --after {_place(shown[-1])}, or take all with --json")
     else:

@@ -175,7 +175,8 @@ async def _topics(call: CommandCall, limit: Limit = None, after: AfterTopic = ""
     async with open_service(call) as service:
         found = await Jobs(service).topics(after=after, limit=limit)
     rows = [[view.topic, *(_text(view.settings.get(name)) for name in SHOWN)] for view in found]
-    call.out.table(["topic", *SHOWN], rows, empty="no topic has been used")
+    spare = ("lanes", "most_waiting", "attempts", "ttr")
+    call.out.table(["topic", *SHOWN], rows, empty="no topic has been used", spare=spare)
     say_more(call.out, len(found), limit, found[-1].topic if found else "")
     call.out.result(found)
 

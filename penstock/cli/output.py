@@ -12,8 +12,8 @@ IDS = {"id", "item", "name", "node", "order", "schedule", "seq", "slice", "sourc
 """Headings of the columns whose cells people copy into the next command: such a cell stays on one line."""
 NARROW = 8
 """Characters to which every other column may be narrowed. Its cells then go on below."""
-LONG, READABLE = 40, 20
-"""A text that is longer than the first needs at least the second to be read. Else other columns are left out."""
+READABLE = 20
+"""Characters in which a moment stands on one line, and a text can be read. Else other columns are left out."""
 BLANKS = ("", "-", "0")
 """Cells that say nothing."""
 BETWEEN = 3
@@ -107,20 +107,21 @@ class Output:
 def fitting(
     columns: Sequence[str], widths: Sequence[int], rows: Sequence[Sequence[str]], spare: Sequence[str]
 ) -> tuple[list[int], list[str]]:
-    """Return which columns are shown on a terminal, and the names of those of `spare` that are not. All are, if they
-    fit once they are made narrow, or if leaving some out does not help."""
-    least = [
-        width if column in IDS else min(width, READABLE if width > LONG else NARROW)
+    """Return which columns are shown on a terminal, and the names of those of `spare` that are not: all, if each can be
+    read at its place, or if leaving some out does not help."""
+    whole = shutil.get_terminal_size().columns + 1
+    needs = [
+        BETWEEN + (width if column in IDS else min(width, READABLE))
         for column, width in zip(columns, widths, strict=True)
     ]
     blank = [at for at, column in enumerate(columns) if column not in IDS and all(row[at] in BLANKS for row in rows)]
     later = [list(columns).index(name) for name in spare]
-    kept, whole = list(range(len(columns))), shutil.get_terminal_size().columns + 1
+    kept = list(range(len(columns)))
     for at in dict.fromkeys((*blank, *later)):
-        if sum(least[each] + BETWEEN for each in kept) <= whole:
+        if sum(needs[each] for each in kept) <= whole:
             break
         kept.remove(at)
-    if sum(least[each] + BETWEEN for each in kept) > whole:
+    if sum(needs[each] for each in kept) > whole:
         return list(range(len(columns))), []
     return kept, [columns[at] for at in later if at not in kept and at not in blank]
 
