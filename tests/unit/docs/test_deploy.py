@@ -120,3 +120,18 @@ def test_each_alert_fires_when_it_should_and_not_before() -> None:
         ["promtool", "test", "rules", "alerts_test.yaml"], cwd=folder, capture_output=True, text=True, check=False
     )
     assert told.returncode == 0, told.stdout + told.stderr
+
+
+@pytest.mark.skipif(not which("kubectl"), reason="kubectl is not here")
+def test_kubectl_reads_each_manifest(tmp_path: Path) -> None:
+    (tmp_path / "penstock.yaml").write_text((DEPLOY / "kubernetes/penstock.yaml").read_text(encoding="utf-8"))
+    (tmp_path / "kustomization.yaml").write_text("namePrefix: shop-\nresources: [penstock.yaml]\n")
+    told = subprocess.run(["kubectl", "kustomize", str(tmp_path)], capture_output=True, text=True, check=False)
+    assert told.returncode == 0, told.stderr
+    made = list(yaml.safe_load_all(told.stdout))
+    assert len(made) == len(documents("kubernetes/penstock.yaml"))
+    [deployment] = [each for each in made if each["kind"] == "Deployment"]
+    spec = deployment["spec"]["template"]["spec"]
+    names = {each.get("configMap", {}).get("name") for each in spec["volumes"]} - {None}
+    assert names == {"shop-penstock"}, "what refers to another manifest is renamed with it"
+    assert spec["containers"][0]["envFrom"] == [{"secretRef": {"name": "shop-penstock"}}]
