@@ -6,6 +6,8 @@ it (ADR 29). `NewJob` is a caller's request, at every interface and in a plain p
 the same topic and id are one job.
 
 Times are whole milliseconds UTC by the server's clock. `body` is any JSON, carried as it came and never decoded.
+
+None of them can be part of a cycle, so Python's collector need not look at them (`gc=False`): there are many.
 """
 
 from collections.abc import Callable
@@ -53,7 +55,7 @@ DELAYED_TOKENS, RESERVED_TOKENS = ("delayed", "delayed-2"), ("reserved", "reserv
 not take the place of an earlier one (ADR 20). Timers know `delayed` alone. A job is on the other only for a moment."""
 
 
-class JobRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class JobRecord(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """A job that is not over.
 
     `attempts`: those used up, with the present one while it is reserved. `most_attempts`: after so many it is buried.
@@ -99,7 +101,7 @@ class FirstTry(NamedTuple):
     memory: str = ""
 
 
-class JobDone(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class JobDone(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """A job that is over, known until the server forgets it. `id`: its key where only that was known. `receipt`: the
     mark of the receipt by which it ended, so that the same holder hears the same answer again. `past`: the adds that
     are over, the job's own among them. `free_ms`: when its id is free, if the record is kept for longer. 0: when the
@@ -115,7 +117,7 @@ class JobDone(Struct, frozen=True, kw_only=True, omit_defaults=True):
     first_ms: int = 0
 
 
-class NewJob(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class NewJob(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """A request for a job. None stands for the topic's setting. An empty `id` gets a fresh one.
 
     Due in `delay_ms`, or at `due_ms`. Given up if it was not started within `expires_in_ms`, or by `expires_ms`.
@@ -177,7 +179,7 @@ def decode_new_job(payload: bytes) -> NewJob:
 def is_json(body: bytes) -> bool:
     """Return whether `body` is one JSON value in UTF-8, and may travel in a job."""
     try:
-        bytes(body).decode()
+        body.decode()
         _any_json.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return False

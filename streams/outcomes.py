@@ -32,7 +32,7 @@ class Receipt(NamedTuple):
     is_duplicate: bool
 
 
-class _Ack(msgspec.Struct):
+class _Ack(msgspec.Struct, gc=False):
     stream: str = ""
     seq: int = 0
     duplicate: bool = False

@@ -18,6 +18,7 @@ import asyncio
 import math
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import count, repeat
 from types import TracebackType
 from typing import Self
@@ -44,6 +45,8 @@ WINDOW_BYTES = 8 * 1024 * 1024
 TICK_S = 0.05
 NOBODY_WAIT_S = 0.1
 """Wait before a message is sent again that no server took. A stream without a leader answers so at once."""
+LINE = 512
+"""Bytes of a message's first line, at most about."""
 STRIDE = 128
 """Messages with their own headers that are prepared in one go. Other calls may send in between."""
 _NOT_AVAILABLE = 10008
@@ -146,28 +149,74 @@ class Publisher:
         that were not sent, receipts for others. Nothing is sent after `until_s` of the monotonic clock, even if the
         process was paused."""
         waiting = Waiting(len(messages), self._loop)
-        flights: Iterator[tuple[int, Flight] | None] = map(self._prepared, messages, repeat(waiting), count())
-        is_checked = all(message.block for message in messages)
-        if not is_checked:
-            flights = iter(list(flights))  # raises for malformed ones before anything is sent
         deadline_s = min(until_s, monotonic_s() + self._deadline_s)
-        for at, prepared in enumerate(flights):
-            if prepared is not None:
-                token, flight = prepared
-                if self._queue or not self._is_open or not self._has_room(len(flight.frame)):
-                    try:
-                        await self._room(len(flight.frame), deadline_s)
-                    except (Disconnected, ConnectionLost) as error:
-                        self._give_up(waiting, at, error)
+        if not all(message.block for message in messages):
+            flights = map(self._prepared, messages, repeat(waiting), count())
+            await self._launch_each(iter(list(flights)), waiting, 0, deadline_s)  # raises before anything is sent
+        else:
+            for start in range(0, len(messages), STRIDE):
+                some = messages[start : start + STRIDE]
+                if not self._launch_all(some, waiting, start, deadline_s):
+                    each = map(self._prepared, some, repeat(waiting), count(start))
+                    if not await self._launch_each(each, waiting, start, deadline_s):
                         break
-                self._launch(token, flight, deadline_s)
-            if is_checked and at % STRIDE == STRIDE - 1:
-                await asyncio.sleep(0)  # ready messages go out, and the server begins, while the rest is prepared
+                if start + STRIDE < len(messages):
+                    await asyncio.sleep(0)  # these go out, and the server begins, while the rest is prepared
         if waiting.left:
             await waiting.all_known
         return [outcome for outcome in waiting.outcomes if outcome is not None]
 
     # ---- sending
+
+    async def _launch_each(
+        self, flights: Iterator[tuple[int, Flight] | None], waiting: Waiting, start: int, deadline_s: float
+    ) -> bool:
+        """Send messages as there is room for them. Return False if the link broke, and the rest was not sent."""
+        for at, prepared in enumerate(flights, start):
+            if prepared is None:
+                continue
+            token, flight = prepared
+            if self._queue or not self._is_open or not self._has_room(len(flight.frame)):
+                try:
+                    await self._room(len(flight.frame), deadline_s)
+                except (Disconnected, ConnectionLost) as error:
+                    self._give_up(waiting, at, error)
+                    return False
+            self._launch(token, flight, deadline_s)
+        return True
+
+    def _launch_all(self, messages: Sequence[Outgoing], waiting: Waiting, start: int, deadline_s: float) -> bool:
+        """Send messages that bring their headers, with one write. Return False, and do nothing, if there is no room
+        for all of them. It is one piece, since it is most of what an add costs."""
+        now_s, connection = monotonic_s(), self._connection
+        size = sum(len(message.payload) + len(message.block) + LINE for message in messages)
+        has_room = len(self._flights) + len(messages) <= self._window and self._bytes + size <= WINDOW_BYTES
+        if self._queue or not self._is_open or not has_room or not connection.is_connected or now_s > deadline_s:
+            return False
+        due_s, memory = min(deadline_s, now_s + self._attempt_timeout_s), connection.memory
+        flights, inbox, most = self._flights, self._inbox, connection.max_payload
+        frames: list[bytes] = []
+        token = self._next_token
+        for index, (subject, payload, message_id, _, block, is_unfenced) in enumerate(messages, start):
+            try:
+                check_size(subject, block, payload, most)
+            except TooLarge as refused:
+                waiting.know(index, refused)
+                continue
+            token += 1
+            frame = publish_frame(subject, f"{inbox}{token}", block, payload)
+            flights[token] = flight = Flight(subject, message_id, frame, waiting, index, True)
+            flight.deadline_s, flight.due_s, flight.is_resting = deadline_s, due_s, False
+            if is_unfenced:
+                flight.memory = memory
+            self._bytes += len(frame)
+            frames.append(frame)
+        self._next_token = token
+        with suppress(Disconnected, ConnectionLost):  # the reconnect, or the failure, handles it
+            connection.client.send(b"".join(frames))
+        if self._timer is None:
+            self._timer = self._loop.call_later(TICK_S, self._tick)
+        return True
 
     def _framed(self, subject: str, payload: bytes, block: bytes) -> tuple[int, bytes]:
         """Return the number and the bytes of a message whose subject and headers have been checked."""
@@ -272,7 +321,9 @@ class Publisher:
             self._not_taken(token, flight, no_responders(flight.subject))
             return
         outcome = outcome_of(payload, flight.subject)
-        if isinstance(outcome, RevisionConflict):
+        if type(outcome) is Receipt:
+            pass
+        elif isinstance(outcome, RevisionConflict):
             outcome.is_after_retry = flight.is_unknown
         elif isinstance(outcome, Refused) and outcome.err_code == _NOT_AVAILABLE:
             self._not_taken(token, flight, outcome)

@@ -5,7 +5,6 @@ Under repeats: an id is added once. The stored job, or what is left of it, knows
 """
 
 import builtins
-import secrets
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
@@ -29,7 +28,7 @@ from actors.runtime.turns import Carriers, Turns
 from streams.clock import Clock, monotonic_s
 from streams.errors import Disconnected, OutcomeUnknown, StreamError
 from streams.job_messages import MOST_JOBS, FirstTry, JobRecord, NewJob, Priority
-from streams.nonces import fresh_nonce
+from streams.nonces import fresh_hex, fresh_nonce
 from streams.subjects import token_of
 
 ADD_S = 20.0
@@ -38,11 +37,6 @@ MOST_IN_TURN = 128
 """Jobs of one turn that are added by one step. The next ones are made while these are on their way."""
 STILL_S = 10.0
 """A process that stood still for longer may hold adds that their callers have made elsewhere since."""
-
-
-def fresh_id() -> str:
-    """Return an id for a job that has none."""
-    return secrets.token_hex(10)
 
 
 class Adding:
@@ -159,7 +153,7 @@ class Adding:
     async def _made(self, new: NewJob, now_ms: int, trace_s: int, first: FirstTry) -> JobRecord | NotAdded:
         try:
             settings = self._topics.current(str(new.topic))
-            job_id = "" if new.id else named_nonce(str(new.topic), new.nonce) if new.nonce else fresh_id()
+            job_id = "" if new.id else named_nonce(str(new.topic), new.nonce) if new.nonce else fresh_hex()
             nonce = "" if new.nonce else fresh_nonce()
             job = make_job(new, settings, now_ms=now_ms, fresh_id=job_id, fresh_nonce=nonce, trace_s=trace_s)
             check_depth(job.body)

@@ -6,7 +6,6 @@ The `body` of a held job is decoded at each access. `reserve` holds one job and 
 """
 
 import builtins
-import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -54,7 +53,7 @@ from penstock.sdk.pages import all_lines
 from streams.clock import monotonic_s
 from streams.errors import StreamError
 from streams.job_messages import MOST_JOBS, NewJob, State, body_of, encode_new_job, is_json
-from streams.nonces import fresh_nonce
+from streams.nonces import fresh_hex, fresh_nonce
 
 if TYPE_CHECKING:
     from penstock.sdk.direct_adds import DirectAdds
@@ -81,7 +80,7 @@ def new_job(topic: str, body: object = None, **options: Unpack[JobOptions]) -> N
 
     The options are those of `JobOptions`: `id`, `delay` or `due`, `ttr`, `priority`, `attempts`, `expires_in`,
     `on_same`, `nonce`. Raises UsageError."""
-    if unknown := options.keys() - JobOptions.__optional_keys__:
+    if options and (unknown := options.keys() - JobOptions.__optional_keys__):
         raise TypeError(unknown_option("a job", min(unknown), sorted(JobOptions.__optional_keys__)))
     try:
         raw = body if isinstance(body, Raw) else body_of(body)
@@ -89,7 +88,9 @@ def new_job(topic: str, body: object = None, **options: Unpack[JobOptions]) -> N
         raise UsageError(f"body: is not what JSON can hold: {error}") from error
     if isinstance(body, Raw) and not is_json(bytes(body)):
         raise UsageError("body: the text is no JSON")
-    asked: dict[str, Any] = {"id": "" if options.get("nonce") else secrets.token_hex(12)}
+    if not options:
+        return NewJob(topic=topic, body=raw, id=fresh_hex())
+    asked: dict[str, Any] = {"id": "" if options.get("nonce") else fresh_hex()}
     for name, value in options.items():
         if read := MILLISECONDS.get(name):
             is_default = value is None and name != "delay"

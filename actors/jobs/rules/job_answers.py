@@ -29,7 +29,7 @@ HTTP_CODES: dict[Code, int] = {
 }
 
 
-class Added(Struct, frozen=True, kw_only=True):
+class Added(Struct, frozen=True, kw_only=True, gc=False):
     """The job is there. `is_new`: this call made it, or replaced the one that was there. Otherwise the earlier job
     stands, in `state`, and `is_same_body` says whether its body is the same."""
 
@@ -56,7 +56,7 @@ class NotAdded(Struct, frozen=True, kw_only=True, omit_defaults=True):
     is_same_body: bool = False
 
 
-class HandedOut(Struct, frozen=True, kw_only=True):
+class HandedOut(Struct, frozen=True, kw_only=True, gc=False):
     """A job handed out, held until `until_ms` by the server's clock. `attempt` counts from 1."""
 
     topic: str
@@ -72,14 +72,14 @@ class HandedOut(Struct, frozen=True, kw_only=True):
     priority: Priority
 
 
-class Reserved(HandedOut, frozen=True, kw_only=True):
+class Reserved(HandedOut, frozen=True, kw_only=True, gc=False):
     """`history` describes the attempts before this one. `traceparent`: the span that added the job, if there is one."""
 
     history: tuple[str, ...] = ()
     traceparent: str | UnsetType = UNSET
 
 
-class JobReply(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class JobReply(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """The result for a reservation, or for a job. `until_ms`: held until then, after a touch."""
 
     code: Code

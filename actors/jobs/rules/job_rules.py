@@ -4,6 +4,7 @@ it is among priorities, and what is written down of an attempt. No I/O, no clock
 
 import base64
 import hashlib
+from binascii import b2a_base64
 from datetime import UTC, datetime
 from typing import Literal
 
@@ -59,6 +60,9 @@ FREE_TURN = 8
 """Every so many turns begin with the lowest lane, so that a flood of urgent jobs leaves it an eighth."""
 
 
+_URL_SAFE = bytes.maketrans(b"+/", b"-_")
+
+
 class BadJob(ValueError):
     """A job that is refused: which field, its value, what is wrong with it, and what to write instead."""
 
@@ -95,7 +99,9 @@ def make_job(
         raise BadJob("topic", new.topic, "is not a topic", "use 1 to 64 of A-Z a-z 0-9 _ -")
     if new.topic == DEFAULT:
         raise BadJob("topic", new.topic, "is the name of what holds for all topics", "use another")
-    due_ms = _due_ms(new, now_ms)
+    is_at_once = new.due_ms is None and type(new.delay_ms) is int and not new.delay_ms  # most are
+    due_ms = now_ms if is_at_once else _due_ms(new, now_ms)
+    never_expires = new.expires_ms is None and new.expires_in_ms is None
     job = JobRecord(
         topic=new.topic,
         id=_id(new.id, fresh_id),
@@ -109,10 +115,10 @@ def make_job(
         if new.attempts is None
         else _within("attempts", new.attempts, 1, MOST_ATTEMPTS),
         priority=_priority(new.priority),
-        expires_ms=_expires_ms(new, now_ms),
+        expires_ms=0 if never_expires else _expires_ms(new, now_ms),
         nonce=nonce_of(new, fresh_nonce),
         trace_s=trace_s if is_callers_own(new.nonce) else 0,
-        traceparent=new.traceparent if is_traceparent(new.traceparent) else "",
+        traceparent=new.traceparent if new.traceparent and is_traceparent(new.traceparent) else "",
     )
     if 0 < job.expires_ms <= max(due_ms, now_ms):
         field = "expires_ms" if new.expires_in_ms is None else "expires_in_ms"
@@ -149,7 +155,7 @@ def is_callers_own(nonce: str) -> bool:
 def named_nonce(*parts: str) -> str:
     """Return a nonce made of facts: the same for the same parts."""
     digest = hashlib.blake2b("\0".join(parts).encode("utf-8", "surrogatepass"), digest_size=12).digest()
-    return base64.urlsafe_b64encode(digest).decode()
+    return b2a_base64(digest, newline=False).translate(_URL_SAFE).decode()
 
 
 def _id(text: object, fresh_id: str) -> str:
@@ -167,14 +173,15 @@ def _id(text: object, fresh_id: str) -> str:
 def _body(body: object) -> Raw:
     if not isinstance(body, Raw | bytes):
         raise BadJob("body", body, "is not encoded JSON", "give bytes of JSON")
-    size = memoryview(body).nbytes
+    plain = bytes(body)
+    size = len(plain)
     if size > LARGEST_BODY:
         raise BadJob(
             "body", f"of {size} bytes", "is too large", f"at most {LARGEST_BODY}; store it and send where it is"
         )
     if not size:
         return Raw(b"null")
-    if not is_json(bytes(body)):
+    if not is_json(plain):
         raise BadJob("body", bytes(body)[:40], "is not JSON in UTF-8", "send one JSON value")
     return body if isinstance(body, Raw) else Raw(body)
 
