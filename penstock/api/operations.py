@@ -34,7 +34,7 @@ from penstock.api.http.calls import GatewayState, HttpAnswer, HttpCall
 from penstock.api.http.health import Health
 from penstock.api.http.replies import Reply
 from penstock.api.http.tokens import Verb
-from penstock.api.http.uploads import SHEETS
+from penstock.api.http.uploads import FORM, SHEETS
 from penstock.api.service import batch as nats_batch
 from penstock.api.service import flows as nats_flows
 from penstock.api.service import jobs as nats_jobs
@@ -208,13 +208,18 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation(
         "POST", B + "/{task}", "submitBatch", "Run a task on a file or an input", "add",
         {201: batch.BatchShown}, http_batches.submit, Any, may_be_empty=True, query=batch.SubmitQuery,
-        problems=(*IN_BODY, 404, 409, 507), files=SHEETS,
+        problems=(*IN_BODY, 404, 409, 507), files=(*SHEETS, FORM),
         endpoint=DeskEndpoint("batch", "submit", NewBatch, nats_batch.submit),
+    ),
+    Operation(
+        "POST", B, "submitForm", "Run the task that a form names on its file", "add",
+        {201: batch.BatchShown}, http_batches.submit, query=batch.SubmitQuery,
+        problems=(*IN_BODY, 404, 409, 507), files=(FORM,),
     ),
     Operation(
         "POST", B + "/{task}/check", "checkBatch", "Look at a file or an input, and make no batch", "add",
         {200: FirstLook}, http_batches.check, Any, may_be_empty=True, query=batch.SubmitQuery,
-        problems=(*IN_BODY, 404), files=SHEETS,
+        problems=(*IN_BODY, 404), files=(*SHEETS, FORM),
         endpoint=DeskEndpoint("batch", "check", batch.CheckAsk, nats_batch.check),
     ),
     Operation(

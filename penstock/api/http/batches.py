@@ -36,6 +36,7 @@ from penstock.api.forms.batch import (
 )
 from penstock.api.http.callers import PART
 from penstock.api.http.calls import GatewayState, HttpAnswer, HttpCall, decoded, query_of
+from penstock.api.http.form_uploads import FormFile, read_form
 from penstock.api.http.jobs import audit
 from penstock.api.http.problems import RefusedRequest, refused, shown
 from penstock.api.http.uploads import Upload, content_disposition
@@ -51,13 +52,19 @@ _values = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 async def submit(shared: GatewayState, call: HttpCall) -> HttpAnswer:
-    """Make an instance of the task. The body is its input as JSON, or a file of up to 200 MiB. The Content-Type names
-    the file's kind, and `name` or the header `X-File-Name` its name. The node passes a file on while it arrives."""
-    asked, new = _asked(call)
-    await _check_after(shared, call, asked)
+    """Make an instance of the task. The body is its input as JSON, or a file of up to 200 MiB, or a form with a file,
+    as a page sends it. The Content-Type names the file's kind, and `name` or the header `X-File-Name` its name. The
+    node passes a file on while it arrives. The fields of a form are the parameters, `task`, and `input` (JSON, without
+    a file). They stand before its file."""
+    new, file = await _asked(call)
+    await _check_after(shared, call, new)
     with _telling(call):
-        submit = _submit_input if call.upload is None else _submit_file
-        view = await submit(shared, call, asked, new)
+        if file is None:
+            with shared.load.work("add", call.caller.key):
+                view = await shared.batches.submit(new)
+        else:
+            with shared.load.move(call.caller.key):
+                view = await shared.batches.submit(new, upload=file.parts())
     return HttpAnswer(_batch(call, view), 201)
 
 
@@ -65,19 +72,17 @@ async def check(shared: GatewayState, call: HttpCall) -> HttpAnswer:
     """Look at a submission and make no batch. The body is as for a submission. Of a file the answer has the columns,
     each with the type that the task's code declares, the first rows as the code would get them, and the rows that it
     would not take. Nothing is stored, and none of the code's own work runs."""
-    asked, new = _asked(call)
+    new, file = await _asked(call)
     with _telling(call):
-        if call.upload is None:
-            new = _with_input(call, asked, new)
+        if file is None:
             with shared.load.work("other", call.caller.key):
                 seen = await shared.batches.look(new, [])
             return HttpAnswer(FirstLook(task=new.task, unchecked=seen.unchecked))
-        new = _with_file(call.upload, asked, new)
         shared.batches.check(new)  # before the file is read
         with shared.load.move(call.caller.key):
             look = await shared.look_at_file(
                 new.task,
-                call.upload.parts(),
+                file.parts(),
                 lambda rows, shown: shared.batches.look(new, rows, shown=shown),
                 name=new.name,
                 sheet=new.sheet,
@@ -86,9 +91,18 @@ async def check(shared: GatewayState, call: HttpCall) -> HttpAnswer:
     return HttpAnswer(look)
 
 
-def _asked(call: HttpCall) -> tuple[SubmitQuery, NewBatch]:
-    """Return what a submission asks for, without its file or input."""
-    task, asked = call.value("task"), query_of(SubmitQuery, call.query)
+async def _asked(call: HttpCall) -> tuple[NewBatch, Upload | FormFile | None]:
+    """Return what a submission asks for, and its file, which is read later. Raises RefusedRequest."""
+    file: Upload | FormFile | None = call.upload
+    body, fields = call.body or b"null", dict[str, str]()
+    if call.upload is not None and call.upload.boundary:
+        fields, file = await read_form(call.upload)
+        if file is None:
+            body = fields.pop("input", "null").encode()
+    task = call.value("task") if "task" in call.values else fields.pop("task", "")
+    if not task:
+        raise refused(422, "bad", "say which task is to run", what="task", hint="GET /v1/tasks lists them")
+    asked = query_of(SubmitQuery, call.query, fields)
     if not call.caller.may_run(task):
         raise _told(call, UnknownTask(task))
     if not call.caller.may_name(asked.id):
@@ -104,47 +118,34 @@ def _asked(call: HttpCall) -> tuple[SubmitQuery, NewBatch]:
         after=call.caller.inner_id(asked.after) if asked.after else "",
         after_state=asked.after_state,
     )
-    return asked, new
+    return (_with_input(body, asked, new) if file is None else _with_file(file, asked, new)), file
 
 
-async def _check_after(shared: GatewayState, call: HttpCall, asked: SubmitQuery) -> None:
+async def _check_after(shared: GatewayState, call: HttpCall, new: NewBatch) -> None:
     """Raise RefusedRequest if a submission shall wait for an instance that is none of the caller's."""
-    if asked.after:
+    if new.after:
+        after = call.caller.outer(new.after)
         try:
-            await _seen(shared, call, asked.after)
+            await _seen(shared, call, after)
         except RefusedRequest as error:
             if error.problem.status != 404:
                 raise
-            raise _no_batch(asked.after, what="after") from None
+            raise _no_batch(after, what="after") from None
 
 
-async def _submit_file(shared: GatewayState, call: HttpCall, asked: SubmitQuery, new: NewBatch) -> View:
-    assert call.upload is not None
-    new = _with_file(call.upload, asked, new)
-    with shared.load.move(call.caller.key):
-        return await shared.batches.submit(new, upload=call.upload.parts())
-
-
-def _with_file(upload: Upload, asked: SubmitQuery, new: NewBatch) -> NewBatch:
-    if upload.length == 0:
+def _with_file(file: Upload | FormFile, asked: SubmitQuery, new: NewBatch) -> NewBatch:
+    if file.length == 0:
         raise refused(422, "bad", "the file is empty", what="body")
     params = asked.params.encode() or b"null"
     decoded(_any, params, what="params")
-    name, encoding = asked.name or upload.name, asked.encoding or upload.charset
+    name, encoding = asked.name or file.name, asked.encoding or file.charset
     return replace(new, input=Raw(params), name=name, sheet=asked.sheet, encoding=encoding)
 
 
-async def _submit_input(shared: GatewayState, call: HttpCall, asked: SubmitQuery, new: NewBatch) -> View:
-    new = _with_input(call, asked, new)
-    with shared.load.work("add", call.caller.key):
-        return await shared.batches.submit(new)
-
-
-def _with_input(call: HttpCall, asked: SubmitQuery, new: NewBatch) -> NewBatch:
+def _with_input(body: bytes, asked: SubmitQuery, new: NewBatch) -> NewBatch:
     for field in ("name", "sheet", "encoding", "params"):
         if getattr(asked, field):
             raise refused(422, "bad", "goes with a file", what=field, value=getattr(asked, field))
-    body = call.body or b"null"
     decoded(_any, body)
     return replace(new, input=Raw(body))
 

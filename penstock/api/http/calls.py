@@ -1,6 +1,6 @@
 """One request as the operations see it, and the state that all operations share."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, TypeVar
@@ -243,8 +243,9 @@ def invalid(error: msgspec.ValidationError, *, what: str) -> RefusedRequest:
     return refused(422, "bad", shown(said), what=place.rstrip("`").lstrip(".") or what)
 
 
-def query_of(type_: type[T], query: bytes) -> T:
-    """Return the query's values as a struct. Raises RefusedRequest for unknown names, repeats and wrong values."""
+def query_of(type_: type[T], query: bytes, fields: Mapping[str, str] = {}) -> T:
+    """Return the values of the query, and of a form's `fields`, as a struct. Raises RefusedRequest for unknown names,
+    repeats and wrong values."""
     try:
         pairs = parse_qsl(
             query.decode("ascii"),
@@ -255,6 +256,7 @@ def query_of(type_: type[T], query: bytes) -> T:
         )
     except ValueError:
         raise refused(400, "malformed", "not name=value pairs", what="query", value=query.decode("latin-1")) from None
+    pairs += fields.items()
     _check_names([name for name, _ in pairs], type_)
     try:
         return msgspec.convert(dict(pairs), type_, strict=False)

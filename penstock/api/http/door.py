@@ -26,9 +26,10 @@ from penstock.api.http.limits import (
     TokenBucket,
 )
 from penstock.api.http.live_tokens import LiveTokens
+from penstock.api.http.multipart import boundary_of
 from penstock.api.http.problems import Problem, RefusedRequest, refused, written
 from penstock.api.http.replies import is_queue
-from penstock.api.http.uploads import SHEETS, Upload, charset_of, is_upload_path
+from penstock.api.http.uploads import FORM, SHEETS, Upload, charset_of, is_upload_path
 from streams.clock import monotonic_s
 
 log = logging.getLogger(__name__)
@@ -96,7 +97,10 @@ class Door:
         self._check_address(address, now_s)
         caller = ANYBODY if scope["path"] in PUBLIC else self._caller(head, address, now_s)
         rate = self._token_rate(caller, now_s)
-        upload = Upload(receive, head.length, head.file_name, charset_of(head.media_type)) if head.is_upload else None
+        upload = None
+        if head.is_upload:
+            kind = charset_of(head.media_type), boundary_of(head.media_type)
+            upload = Upload(receive, head.length, head.file_name, *kind)
         body = b"" if head.length == 0 or upload is not None else await self._read(receive)
         if body is None:
             return None
@@ -194,7 +198,7 @@ async def send_problem(
 
 
 def _not_taken(scope: Message, media_type: str) -> RefusedRequest:
-    kinds = SHEETS if is_upload_path(scope["method"], scope["raw_path"]) else ()
+    kinds = (*SHEETS, FORM) if is_upload_path(scope["method"], scope["raw_path"]) else ()
     return refused(
         415,
         "media_type",

@@ -86,11 +86,12 @@ def _operation(operation: Operation, schema_of: dict[str, Any]) -> dict[str, Any
         "responses": _responses(operation, schema_of),
         "security": [] if operation.is_public else [{"token": []}],
     }
-    if operation.takes is not None:
+    if operation.takes is not None or operation.files:
+        taken = {} if operation.takes is None else {"application/json": {"schema": schema_of[_key(operation.takes)]}}
         described["requestBody"] = {
             "required": not operation.may_be_empty,
             "content": {
-                "application/json": {"schema": schema_of[_key(operation.takes)]},
+                **taken,
                 **{kind: {"schema": {"type": "string", "format": "binary"}} for kind in operation.files},
             },
         }

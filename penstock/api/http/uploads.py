@@ -9,9 +9,19 @@ from typing import Any
 from urllib.parse import quote, unquote
 
 from penstock.api.http.limits import LARGEST_UPLOAD
+from penstock.api.http.multipart import boundary_of
 from penstock.api.http.problems import RefusedRequest, refused
 
-__all__ = ["SHEETS", "Upload", "charset_of", "content_disposition", "is_sheet", "is_upload_path", "name_of_header"]
+__all__ = [
+    "FORM",
+    "SHEETS",
+    "Upload",
+    "charset_of",
+    "content_disposition",
+    "is_sheet",
+    "is_upload_path",
+    "name_of_header",
+]
 
 SHEETS = (
     "text/csv",
@@ -20,8 +30,9 @@ SHEETS = (
     "application/vnd.apache.parquet",
 )
 """The content types of an upload. Its real format is checked when it is read."""
+FORM = "multipart/form-data"
 LONGEST_NAME = 200
-_PATH = re.compile(rb"/v1/batches/[^/]+(?:/check)?")
+_PATH = re.compile(rb"/v1/batches(?:/[^/]+(?:/check)?)?")
 _PLAIN = re.compile(r"[^A-Za-z0-9._ -]")
 
 
@@ -31,6 +42,9 @@ def is_upload_path(method: str, path: bytes) -> bool:
 
 
 def is_sheet(media_type: str) -> bool:
+    """True for a Content-Type of a file, and for that of a form, which may have one."""
+    if boundary_of(media_type):
+        return True
     return media_type.partition(";")[0].strip().lower() in SHEETS
 
 
@@ -58,11 +72,15 @@ def content_disposition(name: str) -> bytes:
 class Upload:
     """The body of a request that is a file. Iterate over it once."""
 
-    def __init__(self, receive: Callable[[], Awaitable[Any]], length: int, name: str, charset: str = "") -> None:
+    def __init__(
+        self, receive: Callable[[], Awaitable[Any]], length: int, name: str, charset: str = "", boundary: str = ""
+    ) -> None:
         self.length = length
         """In bytes, -1 if the client did not announce it."""
         self.name = name
         self.charset = charset
+        self.boundary = boundary
+        """Of a form, in which the file is. Empty: the body is the file."""
         self.is_read = length == 0
         self._receive = receive
 

@@ -326,6 +326,12 @@ async def test_batches_over_http(asker: Recorder) -> None:
     await http("POST", f"{BATCHES}/register?params=%7B", CSV, headers={"Content-Type": "text/csv"})
     await http("POST", f"{BATCHES}/register?encoding=what", CSV, headers={"Content-Type": "text/csv"})
     await http("POST", f"{BATCHES}/register", CSV, headers={"Content-Type": "text/plain"})
+    await http("POST", BATCHES, "{}")
+    sent = {"Content-Type": "multipart/form-data; boundary=X"}
+    part = '--X\r\nContent-Disposition: form-data; name="{}"\r\n\r\n{}\r\n'
+    await http("POST", BATCHES, part.format("task", "count") + part.format("what", "1") + "--X--", headers=sent)
+    await http("POST", BATCHES, part.format("task", "count") + part.format("task", "odd") + "--X--", headers=sent)
+    await http("POST", BATCHES, part.format("task", "count"), headers=sent)
     await http("POST", f"{BATCHES}/register/check", f"{CSV}A3,cheap\n", headers=named)
     await http("POST", f"{BATCHES}/register/check", "PK\x03\x04", headers={"Content-Type": "text/csv"})
     await http("POST", f"{BATCHES}/count/check", '{"n": 3}')

@@ -9,7 +9,7 @@ from urllib.parse import quote
 import anyio
 import anyio.lowlevel
 import pytest
-from aiohttp import ClientSession
+from aiohttp import ClientSession, FormData
 
 from penstock.api.http.uploads import SHEETS
 from streams.connection import Connection
@@ -96,6 +96,76 @@ async def test_a_batch_waits_for_its_time_and_for_another_one_of_its_owner(node:
             assert (await told(acme, "POST", "/v1/batches/count", json=COUNT, params=wrong))[0] in (404, 422)
         await told(acme, "POST", "/v1/batches/first/cancel")
         assert (await over(acme, "second"))["state"] == "done"
+
+
+def form(*fields: tuple[str, str], file: bytes | None = SHEET, name: str = "products.csv") -> FormData:
+    """Return what a page's form sends."""
+    sent = FormData(quote_fields=False, default_to_multipart=True)
+    for field, value in fields:
+        sent.add_field(field, value)
+    if file is not None:
+        sent.add_field("file", file, filename=name, content_type="application/vnd.ms-excel")
+    return sent
+
+
+async def test_a_page_sends_its_form(client: ClientSession) -> None:
+    fields = (("task", "register"), ("id", "http-form"), ("params", '{"who": 1}'), ("priority", ""), ("callback", ""))
+    status, made = await told(client, "POST", "/v1/batches", data=form(*fields))
+    assert (status, made["id"], made["task"]) == (201, "http-form", "register")
+    assert (await over(client, "http-form"))["counts"]["succeeded"] == 1
+    again = form(*fields)
+    assert (await told(client, "POST", "/v1/batches", data=again))[1]["id"] == "http-form"
+    status, made = await told(
+        client, "POST", "/v1/batches/count?id=http-bare", data=form(("input", '{"n": 2}'), file=None)
+    )
+    assert (status, (await over(client, "http-bare"))["items"]) == (201, 2)
+    status, look = await told(client, "POST", "/v1/batches/register/check", data=form(("sheet", "")))
+    assert (status, look["rows"]) == (200, 2)
+
+
+@pytest.mark.parametrize(
+    ("fields", "file", "status", "what"),
+    [
+        ((), SHEET, 422, "task"),
+        ((("task", "register"), ("colour", "red")), SHEET, 422, "colour"),
+        ((("task", "register"), ("priority", "high")), SHEET, 422, "priority"),
+        ((("task", "register"), ("id", "a"), ("id", "b")), SHEET, 422, "id"),
+        ((("task", "register"), ("input", "{}")), SHEET, 422, "input"),
+        ((("task", "nobody"),), SHEET, 404, "task"),
+        ((("task", "count"), ("input", "{")), None, 400, "body"),
+        ((("task", "count"), ("input", "x" * 140_000)), None, 422, "input"),
+    ],
+)
+async def test_a_form_that_does_not_fit_says_which_field(
+    client: ClientSession, fields: tuple[tuple[str, str], ...], file: bytes | None, status: int, what: str
+) -> None:
+    refused = await told(client, "POST", "/v1/batches", data=form(*fields, file=file))
+    assert (refused[0], refused[1]["what"]) == (status, what), refused
+
+
+async def test_a_form_that_stops_or_has_more_behind_its_file_stores_nothing(
+    client: ClientSession, link: Connection
+) -> None:
+    kind = {"Content-Type": "multipart/form-data; boundary=XX"}
+    named = b'--XX\r\nContent-Disposition: form-data; name="file"; filename="a.csv"\r\n\r\nsku,price\r\nA,1\r\n'
+    for path, body, status in (
+        ("register?id=http-cut", named, 400),
+        ("register?id=http-cut", named + b"--X", 400),
+        ("register?id=http-cut", named + b'--XX\r\nContent-Disposition: form-data; name="id"\r\n\r\n1\r\n--XX--', 422),
+        ("register?id=http-cut", named + named + b"--XX--", 422),
+        ("register?id=http-cut", b"rubbish" * 1_000, 400),
+    ):
+        assert (await told(client, "POST", f"/v1/batches/{path}", data=body, headers=kind))[0] == status
+    assert (await told(client, "GET", "/v1/batches/http-cut"))[0] == 404
+    send = b'--XX\r\nContent-Disposition: form-data; name="send"\r\n\r\n\r\n--XX--\r\n'  # a button without a value
+    status, _ = await told(client, "POST", "/v1/batches/register?id=http-cut", data=named + send, headers=kind)
+    assert (status, (await over(client, "http-cut"))["counts"]["succeeded"]) == (201, 1)
+
+
+async def test_a_page_of_another_site_sends_no_form(client: ClientSession) -> None:
+    for header in ({"Origin": "https://elsewhere.example"}, {"Sec-Fetch-Site": "cross-site"}):
+        sent = {"data": form(("task", "register")), "headers": header}
+        assert (await told(client, "POST", "/v1/batches", **sent))[0] == 403
 
 
 async def test_a_file_goes_in_and_its_result_comes_out(client: ClientSession) -> None:
