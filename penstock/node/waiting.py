@@ -25,6 +25,7 @@ from penstock.node.config import ROLES
 from penstock.node.node import Node
 from penstock.node.topic_figures import TopicFigures
 from streams.backlog import consumers_pending
+from streams.clock import Clock
 from streams.errors import StreamError
 from streams.lease import Lease, lead
 
@@ -50,12 +51,15 @@ class _Memory:
 class WaitingCount:
     """The actor. `latest` has what it counted last, None while another node counts."""
 
-    def __init__(self, node: Node, *, topics: Topics, jobs: JobStore, instances: Instances) -> None:
+    def __init__(
+        self, node: Node, *, topics: Topics, jobs: JobStore, instances: Instances, server_clock: Clock
+    ) -> None:
         self.latest: Backlog | None = None
         self._node = node
         self._topics = topics
         self._jobs = jobs
         self._instances = instances
+        self._server_clock = server_clock
 
     async def run(self, *, task_status: TaskStatus[None]) -> None:
         """Stand for election until the node stops."""
@@ -81,7 +85,7 @@ class WaitingCount:
     async def _counted(self, memory: _Memory) -> Backlog:
         await memory.topics.look(self._topics.known())
         orders = await consumers_pending(self._node.connection, self._node.connection.namespace.stream("ORDERS"))
-        now_ms = self._node.clock.now_ms()
+        stored_ms, now_ms = self._server_clock.now_ms(), self._node.clock.now_ms()
         nodes = Counter(role for one in self._node.members.live().values() for role in one.roles or ROLES)
         return Backlog(
             jobs={
@@ -90,7 +94,7 @@ class WaitingCount:
                 for state in ("delayed", "ready", "reserved")
             },
             ready_s={
-                (topic,): max(0, now_ms - since_ms) / 1000 if since_ms else 0.0
+                (topic,): max(0, stored_ms - since_ms) / 1000 if since_ms else 0.0
                 for topic, since_ms in memory.topics.since_ms.items()
             },
             dead={key: float(count) for key, count in (await memory.dead.look()).items()},

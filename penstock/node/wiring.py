@@ -138,7 +138,9 @@ def _figures(node: Node, engines: _Engines) -> tuple[ActorSpec, ...]:
     from penstock.node.waiting import WaitingCount
 
     jobs = engines.jobs
-    count = WaitingCount(node, topics=jobs.topics, jobs=jobs.store, instances=engines.batches.instances)
+    count = WaitingCount(
+        node, topics=jobs.topics, jobs=jobs.store, instances=engines.batches.instances, server_clock=jobs.clock
+    )
     node.measures.follow_waiting(lambda: count.latest)
     return (ActorSpec(name="figures", role="", run=count.run),) if node.config.metrics else ()
 

@@ -35,7 +35,11 @@ async def test_what_waits_is_told_by_one_node(
     await apply(connection, wanted(namespace, profile="fast"))
     figures, http = (f"127.0.0.1:{port}" for port in free_ports(2))
     on = ("--nats", server.url, "--namespace", namespace.name, "--sink", "none", "--app", "tests.support.figures_app")
-    async with node(*on, "--metrics", figures, "--http", http) as up, ClientSession(f"http://{http}") as client:
+    fast = ("-m", "tests.support.odd_node", "600000", "up")  # its own clock is ten minutes ahead of the server's
+    async with (
+        node(*on, "--metrics", figures, "--http", http, command=fast) as up,
+        ClientSession(f"http://{http}") as client,
+    ):
         await up.logged("node.ready")
         jobs = "/v1/topics/figured/jobs"
         async with client.post(jobs, json=[{"id": "1"}, {"id": "2"}, *[{"delay_ms": 9_000_000}] * 2]) as answer:
