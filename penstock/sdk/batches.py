@@ -267,6 +267,11 @@ def _handler(record: TaskRecord, cls: type, concurrency: int | None) -> TaskHand
     if (one is None) == (many is None):
         raise UsageError(f"task {record.task}: {own} needs either `map(self, item)` or `map_many(self, items)`")
     split, reduce = getattr(user, "split", None), getattr(user, "reduce", None)
+    for name in ("split", "map", "map_many", "reduce"):
+        code = getattr(user, name, None)
+        if inspect.isgeneratorfunction(code) or inspect.isasyncgenfunction(code):
+            do = "give its items to `ctx.commit(…)`" if name == "split" else "return a value"
+            raise UsageError(f"task {record.task}: {own}.{name} yields, and nobody takes what it yields; {do}")
     function: Callable[..., Any] = one if one is not None else many  # type: ignore[assignment] # one of them is there
     item_type = _item_type(function, is_list=many is not None, own=own)
     decode = _decoder(item_type, is_row=split is None)

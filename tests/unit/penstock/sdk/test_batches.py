@@ -1,5 +1,6 @@
 """The options of a task are those of its record, whoever serves it."""
 
+from collections.abc import Iterator
 from typing import Any, get_type_hints
 
 import pytest
@@ -49,3 +50,15 @@ def test_a_length_of_time_of_a_task_has_its_unit_and_other_spellings_hear_so() -
     twice: Any = {"retry_cap": 5, "retry_cap_s": 5}
     with pytest.raises(UsageError, match="retry_cap and retry_cap_s: give one of them"):
         penstock.external_batch("spelled", "nats:penstock.ask.app.spelled", **twice)
+
+
+@pytest.mark.parametrize("step", ["split", "map", "reduce"])
+def test_a_step_that_yields_is_refused(step: str) -> None:
+    """Its items would never be committed, and the batch be done with none."""
+
+    def yields(_self: object, given: object) -> Iterator[object]:
+        yield given
+
+    cls = type("Yielding", (), {"map": lambda _self, item: item, step: yields})
+    with pytest.raises(UsageError, match=f"task yields: Yielding.{step} yields, and nobody takes what it yields"):
+        penstock.batch("yields")(cls)
