@@ -41,8 +41,8 @@ Token = Annotated[str, Meta(pattern=rf"^(?:{TOKEN.pattern})?$", description="1 t
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One process's configuration. Every field is also a flag, `PENSTOCK_<FIELD>` and a key of the file. A field that
-    ends with `_s` takes a number of seconds, and a text with its unit (`90s`, `5m`)."""
+    """One process's configuration. Every field is `PENSTOCK_<FIELD>` and a key of the file, and most are flags. A field
+    that ends with `_s` takes a number of seconds, and a text with its unit (`90s`, `5m`)."""
 
     nats: str = ""
     """The server's address, or several with commas between. Empty: an embedded server in the data folder."""
