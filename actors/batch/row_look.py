@@ -8,9 +8,10 @@ from msgspec import Raw
 from actors.runtime.actor import FATAL
 from streams.batch_messages import LookAtRows, RowsSeen
 from streams.connection import Connection
-from streams.errors import MalformedMessage, StreamError
+from streams.errors import MalformedMessage, OutcomeUnknown, StreamError
 
-WITHIN_S = 5.0
+WITHIN_S, TRIES = 2.0, 2
+"""A process that stands still may get a request. The next one may go to another."""
 _decode = msgspec.json.Decoder(RowsSeen).decode
 
 
@@ -23,16 +24,20 @@ class RowLook:
     async def at(self, task: str, rows: Sequence[Raw], shown: int) -> RowsSeen | None:
         """Return how the code of `task` reads these rows. `None`: no process answers."""
         ask = msgspec.json.encode(LookAtRows(task=task, rows=tuple(rows), shown=shown))
-        try:
-            subject = self._connection.namespace.batch_looks(task)
-            message = await self._connection.request(subject, ask, timeout_s=WITHIN_S)
-        except FATAL:
-            raise
-        except StreamError:
-            return None
-        if "Nats-Service-Error" in message.headers:
-            return None
-        try:
-            return _decode(message.payload)
-        except msgspec.MsgspecError as error:
-            raise MalformedMessage(f"no look at rows: {error}") from error
+        for _ in range(TRIES):
+            try:
+                subject = self._connection.namespace.batch_looks(task)
+                message = await self._connection.request(subject, ask, timeout_s=WITHIN_S)
+            except FATAL:
+                raise
+            except OutcomeUnknown:
+                continue
+            except StreamError:
+                return None
+            if "Nats-Service-Error" in message.headers:
+                return None
+            try:
+                return _decode(message.payload)
+            except msgspec.MsgspecError as error:
+                raise MalformedMessage(f"no look at rows: {error}") from error
+        return None

@@ -177,9 +177,7 @@ def _say_look(call: CommandCall, look: "FirstLook") -> None:
     if look.unchecked:
         call.out.say(f"  not checked: {look.unchecked}")
     if look.columns or not look.unchecked:
-        call.out.say(
-            f"{look.rows} rows, {look.failing} of them would fail before the task's code runs; no batch was made"
-        )
+        call.out.say(f"{look.failing} of {look.rows} rows would fail before the task's code runs; no batch was made")
     call.out.result(look)
     if not look.is_fine:
         raise typer.Exit(1)

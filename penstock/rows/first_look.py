@@ -13,7 +13,7 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from actors.batch.rules.refusals import BatchRefused
-from actors.batch.rules.row_looks import SHOWN, FirstLook, with_page
+from actors.batch.rules.row_looks import SHOWN, FirstLook, cells_alone, look_at, with_page
 from penstock.rows.sheets.kinds import GUESSED, MARKED
 from penstock.rows.sheets.limits import BadSheet
 from penstock.rows.sheets.parsing import parse_sheet
@@ -46,7 +46,12 @@ async def first_look(
     try:
         async for page in parse_sheet(path, name=name, sheet=sheet, encoding=encoding):
             for rows, raws in _messages(page):
-                look = with_page(look, rows, await ask(raws, SHOWN - len(look.first)))
+                left = SHOWN - len(look.first)
+                if look.unchecked:  # nobody answers, or none of the code would tell
+                    seen = replace(look_at(raws, cells_alone, str, shown=left), unchecked=look.unchecked)
+                else:
+                    seen = await ask(raws, left)
+                look = with_page(look, rows, seen)
     except BadSheet as error:
         raise BatchRefused(str(error), field="file") from error
     if not look.rows:

@@ -79,7 +79,7 @@ async def check(shared: GatewayState, call: HttpCall) -> HttpAnswer:
                 seen = await shared.batches.look(new, [])
             return HttpAnswer(FirstLook(task=new.task, unchecked=seen.unchecked))
         shared.batches.check(new)  # before the file is read
-        with shared.load.move(call.caller.key):
+        with shared.load.move(call.caller.key), shared.load.look():
             look = await shared.look_at_file(
                 new.task,
                 file.parts(),

@@ -19,6 +19,8 @@ UPLOAD_STEP = 64 * 1024
 """Bytes of an upload that must arrive within READ_S."""
 UPLOADS, UPLOADS_PER_TOKEN = 32, 8
 """Files that are uploaded or downloaded at a time. Each takes up to a megabyte of memory."""
+LOOKS = 4
+"""Files that are looked at before they become batches, at a time. Each has a process that reads it."""
 LARGEST_HEAD = 16 * 1024
 MOST_HEADERS = 100
 LONGEST_URL = 4 * 1024
@@ -102,6 +104,7 @@ class Load:
         self.working = 0
         self.polling = 0
         self.moving = 0
+        self.looking = 0
         self.body_bytes = 0
         self._working_of: Counter[str] = Counter()
         self._polling_of: Counter[str] = Counter()
@@ -152,6 +155,17 @@ class Load:
         finally:
             self.moving -= 1
             _less(self._moving_of, name)
+
+    @contextmanager
+    def look(self) -> Iterator[None]:
+        """Count one first look at a file while the block runs. Raises RefusedRequest for one too many."""
+        if self.looking >= LOOKS:
+            raise refused(503, "busy", f"{self.looking} files are being looked at", retry_after_s=2)
+        self.looking += 1
+        try:
+            yield
+        finally:
+            self.looking -= 1
 
 
 class Census:

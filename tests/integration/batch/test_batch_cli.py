@@ -74,7 +74,7 @@ async def test_a_sheet_is_looked_at_before_it_runs(penstock: CommandLine, tmp_pa
     assert ["price", "float", "10.0", "cheap"] in lines
     assert ["colour", "not", "used", "blue"] in lines
     assert "row 3: the item does not fit: Expected `float`, got `str` - at `$.price`" in look.out
-    assert "3 rows, 2 of them would fail before the task's code runs; no batch was made" in look.out
+    assert "2 of 3 rows would fail before the task's code runs; no batch was made" in look.out
     assert (await penstock("batch", "show", "cli-look")).code == 1
     path.write_text("sku\nA1\n", encoding="utf-8")
     found = (await penstock("batch", "submit", str(path), "--task", "register", "--check", "--json")).json()

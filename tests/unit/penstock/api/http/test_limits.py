@@ -9,6 +9,7 @@ from hypothesis import strategies as some
 from penstock.api.http.limits import (
     AT_ONCE,
     AT_ONCE_PER_TOKEN,
+    LOOKS,
     PARTS,
     POLLS_PER_TOKEN,
     Census,
@@ -119,3 +120,15 @@ def _is_refused(load: Load, kind: Kind) -> bool:
             return False
     except RefusedRequest as told:
         return told.problem.status == 503
+
+
+def test_few_files_are_looked_at_at_a_time() -> None:
+    load = Load()
+    with ExitStack() as looks:
+        for _ in range(LOOKS):
+            looks.enter_context(load.look())
+        with pytest.raises(RefusedRequest) as refused:
+            looks.enter_context(load.look())
+        assert (refused.value.problem.status, refused.value.problem.retry_after_s) == (503, 2)
+    with load.look():
+        pass
