@@ -19,7 +19,7 @@ _ESCAPE = re.compile(
     rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(u[dD][89a-fA-F][0-9a-fA-F]{2})|.)", re.S
 )
 _BLANKS = bytes.maketrans(bytes(range(32)), b" " * 32)
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 def read_json(decode: Callable[[bytes], T], body: bytes) -> T:
@@ -36,7 +36,7 @@ def read_json(decode: Callable[[bytes], T], body: bytes) -> T:
 
 def mend(body: bytes) -> bytes:
     """Return the body with broken text replaced. Sound text stays byte for byte."""
-    text = body.removeprefix(_BYTE_ORDER_MARK).decode(errors="replace").encode()
+    text = body.removeprefix(BYTE_ORDER_MARK).decode(errors="replace").encode()
     # between values a control character is white space, inside text it is forbidden: a blank is right in both places
     return _ESCAPE.sub(_lone_to_replacement, text.translate(_BLANKS))
 

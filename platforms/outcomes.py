@@ -12,10 +12,12 @@ from msgspec.structs import replace
 
 from platforms.adapter import Bug, Empty, Later, Login, Outcome, Park, Response, SlowDown, Split
 from platforms.fields import Steps, value_at
+from platforms.mending import BYTE_ORDER_MARK
 
 _MONTHS = {name: n for n, name in enumerate("Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split(), start=1)}  # noqa: SIM905
 _PASSING = frozenset({408, 425})  # request timeout, too early
 _LONGEST_TEXT = 300
+_BEGINNING = 80
 _MOST_READ = 1 << 16  # bytes: an error is short
 _ERRORS = ("error_response", "error", "errors", "error_description", "fault", "detail", "details")
 _WORDS = (
@@ -53,10 +55,13 @@ def json_outcome(response: Response) -> Outcome | None:
 
     Half an answer that happens to end in a brace fails when it is read (`Garbled`). A full check here would cost every
     page."""
-    body = response.body.strip()
+    body = response.body.strip().removeprefix(BYTE_ORDER_MARK).lstrip()
     if body[:1] in (b"{", b"[") and body[-1:] in (b"}", b"]"):
         return None
-    return Later()
+    if not body:
+        return Later(reason="the answer is empty")
+    begin = _printable(body[:_BEGINNING].decode(errors="replace"))
+    return Later(reason=f"the answer is no JSON, it begins with {begin!r}")
 
 
 def platform_text(body: bytes, path: Steps = ()) -> str:
@@ -69,8 +74,12 @@ def platform_text(body: bytes, path: Steps = ()) -> str:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return ""
     found = value_at(answer, path) if path else _usual_words(answer)
-    text = " ".join(str(found).split()) if isinstance(found, str | int | float) else ""
-    return "".join(sign if sign.isprintable() else "?" for sign in text)[:_LONGEST_TEXT]
+    return _printable(str(found) if isinstance(found, str | int | float) else "")[:_LONGEST_TEXT]
+
+
+def _printable(text: str) -> str:
+    """Return the text on one line, without signs that cannot be printed."""
+    return "".join(sign if sign.isprintable() else "?" for sign in " ".join(text.split()))
 
 
 def with_text(outcome: Outcome, response: Response) -> Outcome:

@@ -19,6 +19,7 @@ from platforms.times import TimeStyle, WireTime, time_reader
 
 _SHOWN = 4096
 _LARGEST_VERSION = 2**63 - 1
+_FLAGS = {"true": True, "1": True, "false": False, "0": False}
 _LINK = re.compile(r"<([^<>]*)>([^<]*)")
 
 
@@ -40,7 +41,7 @@ class PageReader:
         """Return the page. BrokenContract when the body does not fit the declaration, Garbled for no whole JSON."""
         values = self._values(response.body)
         page = Page([], self._next(values, response.headers), self._total(values, response.headers))
-        page.has_more = values.get("more") is True
+        page.has_more = self._more(values) is True
         page.server_time_ms = self._clock(values, response.headers)
         self._rows.read(values.get("rows") or (), page)
         return page
@@ -76,13 +77,25 @@ class PageReader:
         return Unreadable(f"the answer of {self._file.name} is not as declared: {problem}", body[:_SHOWN])
 
     def _next(self, values: Mapping[str, Any], headers: Mapping[str, str]) -> str | None:
-        if values.get("more") is False:
+        if self._more(values) is False:
             return None
         name = self._file.pages.next_header.lower()
         if name == "link":
             return _next_link(headers.get(name, ""))
         value = headers.get(name) if name else values.get("next")
-        return str(value) if value not in (None, "", 0) else None
+        if value is True:
+            raise BrokenContract(f"the next page of {self._file.name} is `true`, which is no page")
+        return str(value) if value not in (None, "", 0) else None  # and False is 0
+
+    def _more(self, values: Mapping[str, Any]) -> bool | None:
+        """Return whether the answer says that there is more, None if it says nothing. BrokenContract for other words."""
+        told = values.get("more")
+        if told is None or isinstance(told, bool):
+            return told
+        found = _FLAGS.get(str(told).lower())
+        if found is None:
+            raise BrokenContract(f"the answer of {self._file.name} says {str(told)[:40]!r} for pages.more")
+        return found
 
     def _total(self, values: Mapping[str, Any], headers: Mapping[str, str]) -> int | None:
         name = self._file.pages.total_header.lower()
@@ -232,8 +245,8 @@ def _server_time(file: AdapterFile) -> Callable[[WireTime], int | None] | None:
 def _envelope(file: AdapterFile) -> Picker:
     fields = {"rows": Field("record.rows", file.record.rows, list[Raw] | None)}
     optional = {
-        "next": ("pages.next", file.pages.next, str | int),
-        "more": ("pages.more", file.pages.more, bool),
+        "next": ("pages.next", file.pages.next, str | int | bool),
+        "more": ("pages.more", file.pages.more, str | int | bool),
         "total": ("pages.total", file.pages.total, str | int),
         "server_time": ("server_time_path", file.server_time_path, str | int | float),
     }

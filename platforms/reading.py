@@ -220,7 +220,7 @@ class Reading:
         rows = self._inside(self._set_aside(page), part.window)
         # "nothing there" in the middle of a list is the end of the list, and counts nothing
         is_a_count = self._rules.has_total and not (page is EMPTY_PAGE and part.page not in (None, 0))
-        total = page.total if is_a_count else None
+        total = page.total if is_a_count and not _is_no_count(page) else None
         part.take(page, total, self._rules)
         again = self._confirm(part, page, total)
         following = walk_on(part, page, total, self._rules, self._bounds)
@@ -447,6 +447,11 @@ class Reading:
         if whole.earliest_ms is None or whole.latest_ms is None or half.earliest_ms is None or half.latest_ms is None:
             return False
         return (half.latest_ms - half.earliest_ms) * 4 <= (whole.latest_ms - whole.earliest_ms) * 3
+
+
+def _is_no_count(page: Page) -> bool:
+    """Return whether a total cannot be one: the same answer lists more orders. Then it counts something else."""
+    return page.total is not None and page.total < len({row.key for row in page.rows})
 
 
 def _open(before: Sequence[ListedBefore]) -> list[ListedBefore]:

@@ -1,6 +1,7 @@
 """What platforms really answer ends in rows, an outcome, a row set aside or a broken contract; never in silence."""
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -47,9 +48,19 @@ def test_a_page_is_read() -> None:
     ],
 )
 def test_200_with_what_is_no_json_comes_later_and_is_never_an_empty_page(body: bytes) -> None:
-    assert adapter().outcome(answer(body)) == Later()
+    outcome = adapter().outcome(answer(body))
+    assert isinstance(outcome, Later)
+    assert outcome.reason.startswith("the answer is empty" if not body else "the answer is no JSON, it begins with ")
+    assert "Back soon" not in outcome.reason or "'<html>Back soon</html>'" in outcome.reason
     with pytest.raises(BrokenContract):
         adapter().page(answer(body))
+
+
+def test_an_answer_that_begins_with_a_byte_order_mark_is_read() -> None:
+    """A file of the shop's own program that was saved with one is enough."""
+    body = b"\xef\xbb\xbf" + json.dumps({"orders": [row()], "total": 1}).encode()
+    assert adapter().outcome(answer(body)) is None
+    assert [each.key for each in adapter().page(answer(body)).rows] == ["a"]
 
 
 @pytest.mark.parametrize(
@@ -200,7 +211,7 @@ def test_nested_paths_are_followed_and_missing_ones_of_the_envelope_are_no_harm(
 
 
 @pytest.mark.parametrize(
-    ("value", "expected"), [(None, None), ("", None), (0, None), ("t", "t"), (12, "12"), ("0", "0")]
+    ("value", "expected"), [(None, None), ("", None), (0, None), (False, None), ("t", "t"), (12, "12"), ("0", "0")]
 )
 def test_an_empty_next_is_the_end(value: object, expected: str | None) -> None:
     assert page(next=value).next == expected
@@ -210,6 +221,27 @@ def test_a_flag_may_end_the_pages() -> None:
     declared = adapter(pages={"more": "more"})
     assert page(next="t", more=False, adapter_=declared).next is None
     assert page(next="t", more=True, adapter_=declared).next == "t"
+
+
+@pytest.mark.parametrize(
+    "is_written", [lambda more: int(more), lambda more: str(more).lower(), lambda more: str(int(more))]
+)
+def test_a_flag_may_be_a_number_or_a_word(is_written: Callable[[bool], object]) -> None:
+    declared = adapter(pages={"more": "more"})
+    assert page(next="t", more=is_written(False), adapter_=declared).next is None
+    more = page(next="t", more=is_written(True), adapter_=declared)
+    assert (more.next, more.has_more) == ("t", True)
+
+
+@pytest.mark.parametrize("more", ["perhaps", 7, "", []])
+def test_a_flag_that_cannot_be_read_breaks_the_answer(more: object) -> None:
+    with pytest.raises(BrokenContract, match="more"):
+        page(next="t", more=more, adapter_=adapter(pages={"more": "more"}))
+
+
+def test_a_next_page_that_is_true_breaks_the_answer() -> None:
+    with pytest.raises(BrokenContract, match="next"):
+        page(next=True)
 
 
 @pytest.mark.parametrize(
@@ -291,7 +323,7 @@ RULES = [
         (answer({"code": 0, "orders": []}), None),
         (answer({"code": True}), None),
         (answer({"code": {"code": "limit"}}), None),
-        (answer(b'{"code": "limit"'), Later()),
+        (answer(b'{"code": "limit"'), Later(reason="""the answer is no JSON, it begins with '{"code": "limit"'""")),
         (answer({}, 418), Later(60_000)),
         (answer({}, 500), Later()),
         (answer({}, 429, retry_after="3"), Later(3_000)),

@@ -38,7 +38,7 @@ def read(*answers: object, **changes: Any) -> tuple[Reading, dict[str, int]]:
 
 @pytest.mark.parametrize("body", [b"<!doctype html><title>Back soon</title>", b"Service is down\n", b""])
 def test_96_a_maintenance_page_under_200_comes_later(body: bytes) -> None:
-    assert adapter().outcome(said(body)) == Later()
+    assert isinstance(adapter().outcome(said(body)), Later)
 
 
 def test_97_an_error_object_under_200_is_no_empty_page_and_is_told_in_the_platforms_words() -> None:

@@ -764,3 +764,21 @@ def test_a_total_beyond_all_pages_ends_the_reading_and_takes_no_memory(numbered:
             told = error.reason
             break
     assert "more than 5000 pages of 3" in told
+
+
+@pytest.mark.parametrize("style", ["one", "token"])
+def test_a_total_below_the_rows_of_its_own_answer_is_none(style: Literal["one", "token"]) -> None:
+    """It costs no more than a list without a total, and proves nothing."""
+    orders = orders_at(*range(60))
+    platform = ModelPlatform(orders, size=10, paging="keyset")
+    costs = {}
+    for has_total in (True, False):
+        reading = Reading(declaration(style, size=10, has_total=has_total), WINDOW)
+        found: set[str] = set()
+        while (ask := reading.next()) is not None:
+            page = platform.answer(ask)
+            page.total = 0 if has_total else None
+            found |= {row.key for row in reading.feed(page)}
+        assert (found, reading.result.missing, reading.result.is_proven) == ({each.key for each in orders}, 0, False)
+        costs[has_total] = reading.result.requests
+    assert costs[True] == costs[False]
