@@ -36,6 +36,16 @@ class WindowIgnored(Unreadable):
     """Rows can be read, but they are not from the window that was asked for."""
 
 
+class PageCut(Unreadable):
+    """Rows can be read, but a platform lists fewer at once than was asked for, and does not say that there are more.
+    `rows`: how many. `is_counted`: its total counts what one answer lists."""
+
+    def __init__(self, reason: str, said: bytes, *, rows: int, is_counted: bool) -> None:
+        super().__init__(reason, said)
+        self.rows = rows
+        self.is_counted = is_counted
+
+
 class Garbled(BrokenContract):
     """The body is no whole JSON: cut short, or mixed up on its way. The same request may well succeed: ask again."""
 

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from platforms.adapter import Adapter, BadRow, Declaration, ManyLists, Page, Row
 from platforms.bounds import Window
 from platforms.errors import BadDeclaration
+from platforms.page_check import PageSize
 from platforms.reading import Ask, Reading, ReadingResult
 
 
@@ -77,6 +78,7 @@ class ListsReading:
         sets_bad_aside: bool = False,
         is_trusted: bool = True,
         checks_window: bool = False,
+        page_sizes: dict[str, PageSize] | None = None,
     ) -> None:
         versions: dict[str, int] = {}
         self._readings = {
@@ -86,6 +88,8 @@ class ListsReading:
                 sets_bad_aside=sets_bad_aside,
                 is_trusted=is_trusted,
                 checks_window=checks_window,
+                page_sizes=page_sizes,
+                list_name=name,
                 versions=versions,
             )
             for name, declared in lists.items()
@@ -163,12 +167,18 @@ def begin_reading(
     sets_bad_aside: bool = False,
     is_trusted: bool = True,
     checks_window: bool = False,
+    page_sizes: dict[str, PageSize] | None = None,
 ) -> WindowReading:
     """Return a reading of a window, of all lists that the adapter has."""
     lists = {name: each.declaration for name, each in lists_of(adapter).items()}
     if len(lists) > 1:
         return ListsReading(
-            lists, window, sets_bad_aside=sets_bad_aside, is_trusted=is_trusted, checks_window=checks_window
+            lists,
+            window,
+            sets_bad_aside=sets_bad_aside,
+            is_trusted=is_trusted,
+            checks_window=checks_window,
+            page_sizes=page_sizes,
         )
     return Reading(
         adapter.declaration,
@@ -176,4 +186,5 @@ def begin_reading(
         sets_bad_aside=sets_bad_aside,
         is_trusted=is_trusted,
         checks_window=checks_window,
+        page_sizes=page_sizes,
     )

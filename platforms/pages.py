@@ -88,7 +88,7 @@ class PageReader:
         return str(value) if value not in (None, "", 0) else None  # and False is 0
 
     def _more(self, values: Mapping[str, Any]) -> bool | None:
-        """Return whether the answer says that there is more, None if it says nothing. BrokenContract for other words."""
+        """Return whether the answer says that there is more. None: it says nothing. BrokenContract for other words."""
         told = values.get("more")
         if told is None or isinstance(told, bool):
             return told

@@ -44,6 +44,7 @@ from msgspec import Raw, Struct
 from platforms.adapter import EMPTY_PAGE, LARGEST, LONGEST_KEY, BadRow, Declaration, Page, Row
 from platforms.bounds import RequestedBounds, Window
 from platforms.errors import BrokenContract, Unreadable, WindowIgnored
+from platforms.page_check import ENOUGH, PageCheck, PageSize, halves, is_enough, wants_check
 from platforms.parts import (
     MOST_AT_ONCE,
     ListedBefore,
@@ -116,7 +117,8 @@ class Reading:
     before, so one or two bad ones may be all that it lists. With `checks_window` the first answer with rows, if they do
     not show that the platform obeys the window, is followed by a check of that. `obeys` is the result: False if
     the check showed nothing, None without a check. `versions`: of the orders handed out, which other readings may
-    share."""
+    share. `page_sizes`: by list, what is known of how many orders the platform lists at once. With it, an answer that
+    may have been cut without a word is checked (`page_check`), and what that shows is added. PageCut if it was."""
 
     def __init__(
         self,
@@ -126,6 +128,8 @@ class Reading:
         sets_bad_aside: bool = False,
         is_trusted: bool = True,
         checks_window: bool = False,
+        page_sizes: dict[str, PageSize] | None = None,
+        list_name: str = "",
         versions: dict[str, int] | None = None,
     ) -> None:
         self._rules = declaration.pages
@@ -153,6 +157,8 @@ class Reading:
         self.server_time_ms: int | None = None
         self._wants_check = checks_window
         self._check: WindowCheck | None = None
+        self._page_sizes, self._name = page_sizes, list_name
+        self._page_check: PageCheck | None = None
         self.obeys: bool | None = None
 
     @property
@@ -193,8 +199,9 @@ class Reading:
     def next(self) -> Ask | None:
         """Return the next request, the same again until it was fed or split. None: the window is read.
         BrokenContract when it does not end, or ended with bad rows without `sets_bad_aside`."""
-        if self._check is not None:
-            return Ask(self._check.next(), None)
+        check = self._check or self._page_check
+        if check is not None:
+            return Ask(check.next(), None)
         if self._todo:
             if self._requests - self._moved >= self._rules.most_requests:
                 raise BrokenContract(
@@ -215,8 +222,12 @@ class Reading:
         if self._check is not None:
             self._judge(self._check, page)
             return []
+        if self._page_check is not None:
+            self._judge_page(self._page_check, page)
+            return []
         part = self._todo[-1]
         self._begin_check(part, page)
+        self._begin_page_check(part, page)
         rows = self._inside(self._set_aside(page), part.window)
         # "nothing there" in the middle of a list is the end of the list, and counts nothing
         is_a_count = self._rules.has_total and not (page is EMPTY_PAGE and part.page not in (None, 0))
@@ -286,8 +297,9 @@ class Reading:
     def split(self) -> None:
         """Cut the present part in two, because the platform finds it too wide. BrokenContract if that is impossible."""
         self._requests += 1
-        if self._check is not None:
-            self.obeys, self._check = False, None
+        if self._check is not None or self._page_check is not None:
+            self.obeys = False if self._check is not None else self.obeys
+            self._check = self._page_check = None
             return
         part = self._todo[-1]
         if not self._can_split(part.window):
@@ -326,6 +338,23 @@ class Reading:
         verdict = check.feed(page)
         if verdict is not None:
             self.obeys, self._check = verdict == "obeys", None
+
+    def _begin_page_check(self, part: Part, page: Page) -> None:
+        """Check the answer next if it may have been cut, and nothing says so."""
+        sizes = self._page_sizes
+        if sizes is None or part.pages or part.is_numbered:
+            return
+        if is_enough(page, self._rules):
+            sizes[self._name] = ENOUGH
+        elif wants_check(sizes.get(self._name, PageSize()), page):
+            parts = halves(part.window, self._bounds, page)
+            self._page_check = PageCheck(part.window, parts, page) if parts else None
+
+    def _judge_page(self, check: PageCheck, page: Page) -> None:
+        assert self._page_sizes is not None
+        known = check.feed(page, self._page_sizes.get(self._name, PageSize()))
+        if known is not None:
+            self._page_sizes[self._name], self._page_check = known, None
 
     def _set_aside(self, page: Page) -> list[Row]:
         """Return the rows that can be written and read again, and keep the others as bad."""

@@ -36,7 +36,7 @@ from platforms.diagnosis import (
     shown,
     size_hint,
 )
-from platforms.errors import PlatformError
+from platforms.errors import PageCut, PlatformError
 from platforms.lists import lists_of
 from platforms.reading import Reading
 
@@ -187,6 +187,12 @@ async def _try_list(
         trial.hints += [refused.hint] if refused.hint else []
     except TrialTooLong:
         trial.why = f"stopped after {trial.sent} requests; try a shorter window"
+    except PageCut as cut:
+        trial.why = cut.reason
+        trial.hints.append(f"[pages] size = {cut.rows}: the platform lists no more at once, whatever it is asked for")
+        if cut.is_counted and client.file is not None:
+            told = client.file.pages.total or client.file.pages.total_header
+            trial.hints.append(f"[pages] total: {told!r} counts the orders of one answer; leave it out")
     except PlatformError as error:
         trial.why = without_secrets(str(error))
         if "ignores the window" in trial.why and client.file is not None:
@@ -371,7 +377,7 @@ async def _try_numbers(
 async def _read(client: TrialClient[AdapterTrial], window: Window) -> _Found:
     """Read a window as a fetcher does."""
     has_keys: dict[str, int | None] = {}
-    reading = Reading(client.declared, window, sets_bad_aside=True, checks_window=True)
+    reading = Reading(client.declared, window, sets_bad_aside=True, checks_window=True, page_sizes=client.page_sizes)
     listed = 0
     while (ask := reading.next()) is not None:
         page = await client.page(ask.window, ask.page)

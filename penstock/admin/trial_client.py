@@ -36,6 +36,7 @@ from platforms.bounds import Window
 from platforms.declared import DeclaredAdapter
 from platforms.diagnosis import decoded, rows_hint
 from platforms.errors import BrokenContract, Garbled
+from platforms.page_check import PageSize
 
 __all__ = ["TrialClient", "TrialLog", "TrialRefused", "TrialRequest", "TrialTooLong"]
 
@@ -107,6 +108,7 @@ class TrialClient(Generic[LogT]):
         self._has_renewed = self._has_details = False
         self.body = b""
         self.longest_ms = 0
+        self.page_sizes: dict[str, PageSize] = {}
         self.has_turned = False
         """Whether a page after the first was asked for."""
 

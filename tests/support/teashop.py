@@ -43,6 +43,8 @@ class Teashop:
         """This part of the requests is answered by 429, without a header."""
         self.changes_each = 0
         """Each so many requests an order of the middle changes: it has the next revision, and the time of now."""
+        self.counts_pages = False
+        """The total counts the orders of one answer."""
         self.largest_batch = self._answers = 0
         self._chance = random.Random(7)
         self._session_left = 0
@@ -84,7 +86,8 @@ class Teashop:
             for order in found[at : at + limit]
         ]
         following = str(at + limit) if at + limit < len(found) else None
-        return web.json_response({"data": {"orders": rows}, "meta": {"count": len(found), "next_cursor": following}})
+        count = len(rows) if self.counts_pages else len(found)
+        return web.json_response({"data": {"orders": rows}, "meta": {"count": count, "next_cursor": following}})
 
     async def _login(self, request: web.Request) -> web.Response:
         shown = (await request.json())["key"]
@@ -112,6 +115,8 @@ class Teashop:
         if not self._is_in(request):
             return web.json_response({"fault": {"code": "out"}})
         wanted = request.query["numbers"].split(",")
+        self.counts_pages = False
+        """The total counts the orders of one answer."""
         self.largest_batch = max(self.largest_batch, len(wanted))
         rows = [order._asdict() for order in self.orders if str(order.number) in wanted]
         return web.json_response({"found": rows})

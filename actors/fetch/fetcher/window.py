@@ -62,7 +62,7 @@ from actors.runtime.tracing import traces
 from actors.runtime.transport import BadUrl, Transport
 from platforms.adapter import Adapter, BadRow, Declaration, Row
 from platforms.bounds import Window
-from platforms.errors import BadDeclaration, BrokenContract, Unreadable, WindowIgnored
+from platforms.errors import BadDeclaration, BrokenContract, PageCut, Unreadable, WindowIgnored
 from platforms.lists import begin_reading
 from platforms.reading import ReadingResult
 from streams.chance import chance
@@ -228,7 +228,7 @@ class WindowReader:
         except BrokenContract as error:
             attempt.spoil()
             if isinstance(error, Unreadable) or not work.is_trusted:
-                of_rows = isinstance(error, Unreadable) and not isinstance(error, WindowIgnored)
+                of_rows = isinstance(error, Unreadable) and not isinstance(error, WindowIgnored | PageCut)
                 return Misread(without_secrets(error.reason), shown(error.said), of_rows)
             return Failed(error.reason)
         except FATAL:
@@ -293,6 +293,7 @@ class WindowReader:
             sets_bad_aside=True,
             is_trusted=work.is_trusted,
             checks_window=self._obeying.wants_check(work.source, adapter),
+            page_sizes=self._obeying.page_sizes(work.source, adapter),
         )
         new = await self._known(work, window, declared)
         return UnfinishedReading(adapter, window, reading, new, fence=work.slice.fence, began_ms=self._clock.now_ms())

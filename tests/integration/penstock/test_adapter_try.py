@@ -88,6 +88,20 @@ async def run_try(path: Path, text: str, *arguments: str) -> Answer:
     return await anyio.to_thread.run_sync(run)
 
 
+async def test_a_platform_that_cuts_its_answers_without_a_word_is_named(shop: Teashop, tmp_path: Path) -> None:
+    """It lists 50 orders of any window, whatever it is asked for, and counts those."""
+    text = RIGHT.replace('next = "meta.next_cursor"\n', "").replace('style = "token"\nsize = 50', "size = 100")
+    text = text.replace('cursor = "{page.token}"\n', "")
+    shop.counts_pages = True
+    told = await tried(shop, tmp_path / "tea.toml", text)
+    assert told.code == 1
+    assert "[pages] size = 50: the platform lists no more at once" in told.out
+    assert "[pages] total: 'meta.count' counts the orders of one answer" in told.out
+    right = text.replace("size = 100", "size = 50").replace('total = "meta.count"\n', "")
+    told = await tried(shop, tmp_path / "tea.toml", right, "--from", "-3h", "--to", "-1m")
+    assert (told.code, "verdict: unproven" in told.out) == (0, True), told.out
+
+
 async def test_a_right_file_is_proven_and_says_what_it_costs(shop: Teashop, tmp_path: Path) -> None:
     told = (await tried(shop, tmp_path / "tea.toml", RIGHT)).ok()
     assert KEY not in told.out + told.err

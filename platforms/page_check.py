@@ -1,0 +1,97 @@
+"""Finds out whether an answer was cut without a word: by a half of its window.
+
+Some platforms list at most 50 orders, whatever size they are asked for, and their total counts what one answer lists.
+Then a window of 120 orders looks like one of 50, and every count adds up. A half of the window lists orders that the
+whole has not. So the largest answer so far is checked, and once more if another one is as large: a window may have held
+just as many. A larger answer shows that smaller ones were whole. So does a total above the orders of its answer."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from platforms.adapter import LARGEST, Page, PageRules
+from platforms.bounds import Bounds, Window
+from platforms.errors import PageCut
+from platforms.parts import window_text
+
+_LEAST = 10
+"""No platform lists fewer at once."""
+_CHECKS = 2
+_SHOWN = 4096
+
+
+class PageSize(NamedTuple):
+    """The largest answer that was found whole, and how many checks have shown it."""
+
+    rows: int = 0
+    checks: int = 0
+
+
+ENOUGH = PageSize(LARGEST)
+
+
+def is_enough(page: Page, rules: PageRules) -> bool:
+    """Return whether an answer shows that no check is needed: it is full, or it tells of more."""
+    listed = len(page.rows) + len(page.bad)
+    return rules.style != "one" or listed >= rules.size or (page.total or 0) > listed > 0
+
+
+def wants_check(known: PageSize, page: Page) -> bool:
+    """Return whether an answer that seems to be all may have been cut."""
+    listed = len(page.rows)
+    is_new = listed > known.rows or (listed == known.rows and known.checks < _CHECKS)
+    return is_new and listed >= _LEAST and page.next is None and not page.has_more
+
+
+def halves(window: Window, bounds: Bounds, page: Page) -> tuple[Window, ...]:
+    """Return the half in which the list stops, if its rows come in the order of their times. Otherwise both halves.
+    None of them: the bounds cannot ask for less."""
+    step_ms = bounds.step_ms
+    middle_ms = (window.start_ms + window.end_ms) // 2 // step_ms * step_ms
+    if "absent" in (bounds.lower, bounds.upper) or not window.start_ms < middle_ms < window.end_ms:
+        return ()
+    first, last = Window(window.start_ms, middle_ms), Window(middle_ms, window.end_ms)
+    times_ms = [row.modified_ms for row in page.rows if row.modified_ms is not None]
+    if len(times_ms) == len(page.rows) and times_ms == sorted(times_ms):
+        return (last,)
+    if len(times_ms) == len(page.rows) and times_ms == sorted(times_ms, reverse=True):
+        return (first,)
+    return first, last
+
+
+class PageCheck:
+    """One check. If a half lists others, the whole window is asked for again: orders may have come in between."""
+
+    def __init__(self, window: Window, parts: tuple[Window, ...], page: Page) -> None:
+        self._windows = (*parts, window)
+        self._first = page
+        self._pages: list[Page] = []
+
+    def next(self) -> Window:
+        """Return the window to ask for."""
+        return self._windows[len(self._pages)]
+
+    def feed(self, page: Page, known: PageSize) -> PageSize | None:
+        """Take an answer. Return what is known after the last one, None before. Raises PageCut."""
+        self._pages.append(page)
+        most = len(self._windows) - 1
+        if len(self._pages) < most:
+            return None
+        first, whole = self._first, self._keys(self._first)
+        others = self._keys(*self._pages[:most]) - whole
+        if others and len(self._pages) == most:
+            return None
+        if others - self._keys(self._pages[-1]):
+            raise PageCut(
+                f"the platform lists {len(whole)} orders of {window_text(self._windows[-1])}, and {len(others)} others "
+                f"of a half of it: an answer has {len(whole)} orders at most, and the file says more",
+                first.rows[0].body[:_SHOWN],
+                rows=len(first.rows),
+                is_counted=first.total is not None,
+            )
+        listed = len(self._first.rows)
+        return PageSize(listed, known.checks + 1 if listed == known.rows else 1)
+
+    @staticmethod
+    def _keys(*pages: Page) -> set[str]:
+        return {row.key for page in pages for row in page.rows}
