@@ -39,7 +39,7 @@ class WireClient(Client):
 
     def __init__(self) -> None:
         super().__init__()
-        self._ps = WireParser(self, self._sink_of)
+        self._ps: WireParser = WireParser(self, self._sink_of)
 
     def _sink_of(self, sid: int) -> Deliver | None:
         subscription = self._subs.get(sid)
@@ -67,6 +67,11 @@ class WireClient(Client):
         it is started anew. The servers of a cluster have them from each other."""
         cluster = self._server_info.get("cluster", "")
         return f"{CLUSTER}{cluster}" if cluster else str(self._server_info.get("server_id", ""))
+
+    @property
+    def heard_s(self) -> float:
+        """When the server sent something last, by the monotonic clock."""
+        return self._ps.heard_s
 
     @property
     def is_clogged(self) -> bool:

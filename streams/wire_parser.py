@@ -5,8 +5,10 @@ Here messages for our own sinks are cut out of a chunk where they stand. The lib
 for byte: other lines, messages for other subscriptions, malformed ones, and those larger than some chunks.
 """
 
+import math
 from collections.abc import Callable
 
+from streams.clock import monotonic_s
 from streams.library import AWAITING_MSG_PAYLOAD, Parser
 
 Deliver = Callable[[bytes, bytes, bytes, bytes | None], None]
@@ -27,6 +29,8 @@ class WireParser(Parser):
 
     def __init__(self, client: object, sink_of: Callable[[int], Deliver | None]) -> None:
         self._sink_of = sink_of
+        self.heard_s = -math.inf
+        """When the server sent something last, by the monotonic clock."""
         super().__init__(client)
 
     def reset(self) -> None:
@@ -36,6 +40,7 @@ class WireParser(Parser):
 
     async def parse(self, data: bytes = b"") -> None:
         """Called by the library with each chunk."""
+        self.heard_s = monotonic_s()
         chunk, self._rest = self._rest + data, b""
         while chunk:
             if self.state == AWAITING_MSG_PAYLOAD:

@@ -10,6 +10,10 @@ On three servers the ack wait is longer, for the time without a leader. But a de
 `copies.LONGEST_S` for our reply, and asks no node whose record is over. Past that we may have missed it, and what is
 not begun is in doubt: it is begun only once it is read that it is still there.
 
+A node that is cut off learns it late, and what it begins until then runs a second time elsewhere. So what begins under
+a limit (`may_begin`), as the rows of a flow with a rate, waits if the server was not heard for `STALE_S`. Then the node
+asks it for a sign of life first. Whoever gets work all the time hears it all the time, so that is a ping now and then.
+
 After such a stop the socket may still hold deliveries from before it, which other nodes have by now. They precede the
 server's next reply, or the link's end. Everything that came before that is lost too, except what a link brought that is
 younger than a turn. A link may also fall silent before the server's first reply on it.
@@ -36,6 +40,7 @@ EVERY_S = 1.0
 AGAIN_S = 0.2
 """After a turn that was not confirmed."""
 ANSWER_S = 1.0
+STALE_S = 0.25
 SPARE = 0.1
 """Share of the ack wait that is not counted on, so that cancelled handlers end before another holder begins, though the
 servers' clocks differ a little."""
@@ -82,18 +87,29 @@ class Hold:
         """Whether what is not begun may have been deleted."""
         self.doubts = 0
         """How often it came to that."""
+        self._is_stale = False
+        """Something was not begun, since the server was not heard lately."""
+        self._is_relinked = False
 
     def is_sure(self, now_s: float) -> bool:
         """Return whether the held deliveries are ours. If not, the first caller has them lost."""
         if now_s - self.confirmed_s >= self._begin_s:
-            self._look(now_s)
+            self.look(now_s)
         return not self.is_cut
 
     def may_begin(self, now_s: float) -> bool:
         """Return whether what is held and not begun is certainly still there. If not, the first caller has it looked
-        at."""
-        self._look(now_s)
-        return not self.is_in_doubt
+        at. Nor may anything begin unless the server was heard just now. `resume` is called when it is."""
+        self.look(now_s)
+        return not self.is_in_doubt and self._is_fresh(now_s)
+
+    def _is_fresh(self, now_s: float) -> bool:
+        if now_s - self._connection.client.heard_s < STALE_S:
+            return True
+        if not self._is_stale:
+            self._is_stale = True
+            self._soon.set()
+        return False
 
     async def keep(self, *, task_status: TaskStatus[None]) -> None:
         """Extend the held deliveries until cancelled. Started with the server's first reply."""
@@ -104,11 +120,30 @@ class Hold:
                 if not self.is_cut:
                     task_status.started()
                     task_status = anyio.TASK_STATUS_IGNORED
-                with anyio.move_on_after(EVERY_S if is_confirmed else AGAIN_S):
-                    await self._soon.wait()
-                self._soon = anyio.Event()
+                await self._rest(EVERY_S if is_confirmed else AGAIN_S)
         finally:
             remove()
+
+    async def _rest(self, seconds: float) -> None:
+        """Wait until the next turn. Meanwhile ask the server for signs of life, if something waits for one."""
+        with anyio.move_on_after(seconds):
+            while True:
+                await self._soon.wait()
+                self._soon = anyio.Event()
+                if self._is_relinked:
+                    self._is_relinked = False
+                    return
+                try:
+                    await self._connection.flush(ANSWER_S)
+                except StreamError:
+                    return
+                self._freshen()
+
+    def _freshen(self) -> None:
+        if self._is_stale:
+            self._is_stale = False
+            if not self.is_in_doubt:
+                self._resume()
 
     async def _turn(self) -> bool:
         """Extend the deliveries. Return whether the servers have confirmed that."""
@@ -128,11 +163,12 @@ class Hold:
         self.confirmed_s = began_s
         self._confirmed()
         if self.is_in_doubt and self._is_heard():
-            self.is_cut = self.is_in_doubt = False
+            self.is_cut = self.is_in_doubt = self._is_stale = False
             self._resume()
+        self._freshen()
         return True
 
-    def _look(self, now_s: float) -> None:
+    def look(self, now_s: float) -> None:
         """Take note of what does not hold any more."""
         silent_s = now_s - self.confirmed_s
         if not self.is_in_doubt and (silent_s >= self._begin_s or not self._is_heard()):
@@ -146,6 +182,7 @@ class Hold:
 
     def _reconnected(self) -> None:
         self._linked_s = now_s = monotonic_s()
+        self._is_relinked = True
         if not self.is_sure(now_s):
             self._lose()
         self._has_reconnected()

@@ -220,7 +220,7 @@ class JobWorker:
     async def _tend(self, watchdog: Watchdog, shared: Shared) -> None:
         while True:
             watchdog.beat()
-            shared.hold.may_begin(monotonic_s())  # it is noticed here that the others do not hear us
+            shared.hold.look(monotonic_s())  # it is noticed here that the others do not hear us
             for name in tuple(shared.stirred):
                 self._topics[name].tend()
             await anyio.sleep(TEND_S if shared.stirred else REST_S)

@@ -1,5 +1,7 @@
 """Until when a node counts on what it holds, by the last confirmation."""
 
+import math
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
@@ -14,8 +16,9 @@ class Told:
     def __init__(self, ack_wait_s: float, confirmed_s: float) -> None:
         self.calls: list[str] = []
         self.is_heard = True
+        self.client = SimpleNamespace(heard_s=math.inf)
         self.hold = Hold(
-            cast(Connection, None),  # it is used by turns alone
+            cast(Connection, SimpleNamespace(client=self.client)),
             ack_wait_s=ack_wait_s,
             pullers=list,
             doubt=lambda: self.calls.append("doubt"),
@@ -50,3 +53,12 @@ def test_what_is_not_begun_is_in_doubt_while_the_others_do_not_hear_us() -> None
     assert told.hold.may_begin(100.5)
     told.is_heard = False
     assert (told.hold.may_begin(100.6), told.hold.is_sure(100.6), told.calls) == (False, True, ["doubt"])
+
+
+def test_nothing_begins_while_the_server_was_not_heard_lately() -> None:
+    told = Told(3.0, 100.0)
+    told.client.heard_s = 100.4
+    assert told.hold.may_begin(100.6)
+    assert (told.hold.may_begin(100.7), told.hold.is_sure(100.7), told.calls) == (False, True, [])
+    told.client.heard_s = 100.7
+    assert told.hold.may_begin(100.8)
