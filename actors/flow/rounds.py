@@ -128,33 +128,21 @@ class Rounds:
         began_ms: int,
         busy: Collection[str],
     ) -> FlowProgress:
-        flow, began_s = handler.flow, monotonic_s()
-        try:
-            with anyio.fail_after(limits.load_timeout_ms / 1000):
-                scope = handler.scope
-                context = FlowContext(flow=handler.key) if scope is None else scope.split_context(handler.key)
-                shards = shards_of(await handler.split(context))
-                if scope is not None:
-                    shards = [shard for shard in shards if scope.since(shard) is not None]
-        except Exception as error:  # the border to the user's code
-            reason = reason_of(error, f"took more than {limits.load_timeout_ms} ms")
-            reason = f"split: {reason.removeprefix('split: ')}"[:LONGEST_ERROR]
-            is_foreseen = isinstance(error, StillRunning | TimeoutError)
-            told = fields(flow=flow, error=reason)
-            log.warning("flow.split_failed", exc_info=None if is_foreseen else error, extra=told)
-            return _noted(
-                progress, RoundReport(began_ms=began_ms, every_ms=every_ms, errors=(reason,)), every_ms=every_ms
-            )
+        began_s = monotonic_s()
+        shards = await self._split(handler, limits.load_timeout_ms)
+        if isinstance(shards, str):
+            failed = RoundReport(began_ms=began_ms, every_ms=every_ms, errors=(shards,))
+            return _noted(progress, failed, every_ms=every_ms)
+        flow, rate = handler.flow, self._rows.rate(handler.flow)
         in_flight, waiting = await self._rows.loaded(flow)
-        wanted = target(self._rows.rate(flow), every_ms, limits.lead_ms, most=limits.most_in_flight)
+        wanted = target(rate, every_ms, limits.lead_ms, most=limits.most_in_flight)
         wanted = min(wanted, limits.most_in_flight)
         groups = split_shards(shards, limits.groups, self._living(flow)) if limits.groups else {}
         states = {shard: progress.shards.get(shard, ShardState()) for shard in shards}
         mine = [shard for shard in shards if (not limits.groups or shard in groups) and shard not in busy]
         asked = missing(wanted, in_flight, waiting, most=limits.most_in_flight)
-        zone = self._bounds.zone_of(limits.zone) or ""
-        asking = _Asking(self._connection, flow, groups, states, self._clock, zone)
-        spread = spread_s(self._rows.rate(flow), every_ms, in_flight)
+        asking = _Asking(self._connection, flow, groups, states, self._clock, self._bounds.zone_of(limits.zone) or "")
+        spread = spread_s(rate, every_ms, in_flight)
         deadline_s = began_s + max(LEAST_S, every_ms / 1000)
         await asking.ask(mine, asked, progress.first, spread_s=spread, deadline_s=deadline_s, limits=limits)
         made = RoundReport(
@@ -173,15 +161,43 @@ class Rounds:
             alone=len([shard for shard in shards if shard not in groups]) if limits.groups else 0,
             errors=tuple(asking.failed.values())[:MOST_ERRORS],
         )
-        next_ms = next_every_ms(
-            every_ms, limits.every_ms, limits.longest_ms, asked=asked, new=asking.new, was_empty=in_flight == 0
-        )
-        kept = {shard: state for shard, state in asking.states.items() if state != ShardState()}
-        first = next_first(asked, len(mine), progress.first)
-        if asking.not_asked:  # else the same shards would be left out each time
-            first = mine.index(asking.not_asked)
-        names = tuple(shards) if sum(map(len, shards)) <= MOST_NAMES else ()
-        return _noted(progress, made, first=first, every_ms=next_ms, shards=kept, names=names)
+        return _after(progress, made, asking, mine, shards, limits)
+
+    async def _split(self, handler: FlowHandler, limit_ms: int) -> list[str] | str:
+        """Return the shards, or why the user's code has returned none that can be used."""
+        scope = handler.scope
+        try:
+            with anyio.fail_after(limit_ms / 1000):
+                context = FlowContext(flow=handler.key) if scope is None else scope.split_context(handler.key)
+                shards = shards_of(await handler.split(context))
+                return shards if scope is None else [shard for shard in shards if scope.since(shard) is not None]
+        except Exception as error:  # the border to the user's code
+            reason = reason_of(error, f"took more than {limit_ms} ms")
+            reason = f"split: {reason.removeprefix('split: ')}"[:LONGEST_ERROR]
+            is_foreseen = isinstance(error, StillRunning | TimeoutError)
+            told = fields(flow=handler.flow, error=reason)
+            log.warning("flow.split_failed", exc_info=None if is_foreseen else error, extra=told)
+            return reason
+
+
+def _after(
+    progress: FlowProgress,
+    made: RoundReport,
+    asking: "_Asking",
+    mine: Sequence[str],
+    shards: Sequence[str],
+    limits: FlowLimits,
+) -> FlowProgress:
+    """Return the progress after a round: when the next one is, and where it begins."""
+    every_ms = next_every_ms(
+        made.every_ms, limits.every_ms, limits.longest_ms, asked=made.asked, new=made.new, was_empty=made.in_flight == 0
+    )
+    kept = {shard: state for shard, state in asking.states.items() if state != ShardState()}
+    first = next_first(made.asked, len(mine), progress.first)
+    if asking.not_asked:  # else the same shards would be left out each time
+        first = mine.index(asking.not_asked)
+    names = tuple(shards) if sum(map(len, shards)) <= MOST_NAMES else ()
+    return _noted(progress, made, first=first, every_ms=every_ms, shards=kept, names=names)
 
 
 def _noted(progress: FlowProgress, made: RoundReport, **changes: object) -> FlowProgress:

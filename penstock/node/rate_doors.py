@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from actors.batch.desk import BatchDesk
 from actors.batch.tasks import Tasks, UnknownTask
 from actors.fetch.learning import LearnedLimits
@@ -11,7 +13,7 @@ from actors.fetch.settings_watch import LiveSettings
 from actors.fetch.sources import SourceKey, Sources, UnknownSource, UnusableSource
 from actors.flow.desk import FlowDesk
 from actors.flow.flows import Flows, rows_topic
-from actors.flow.rates_desk import BadRate, RateDoor, RatesDesk, UnknownRate
+from actors.flow.rates_desk import BadRate, Kind, RateDoor, RatesDesk, UnknownRate
 from actors.jobs.topics import Topics
 from actors.runtime.membership import Members
 from actors.runtime.rules.setting_values import BadSetting
@@ -41,80 +43,114 @@ def open_rates_desk(
     """Return the desk of one node. `members`: the nodes to ask. `None`: there are none. `learned`: what platforms are
     known to allow."""
 
-    def plain_topics() -> list[str]:
-        of_flows = {rows_topic(flow) for flow in flows.known()}
-        return [topic for topic in topics.known() if topic not in of_flows]
-
-    def task_rate(task: str) -> float:
-        try:
-            return tasks.current(task).limits.item_rate
-        except UnknownTask:
-            return 0.0
-
-    async def change_topic(topic: str, rate: float | None) -> float:
-        return (await topics.change(topic, {"rate": rate})).rate
-
-    async def change_flow(flow: str, rate: float | None) -> float:
-        return (await flow_desk.set(flow, {"rate": rate})).rate
-
-    async def change_task(task: str, rate: float | None) -> float:
-        return (await batch_desk.limit(task, {"item_rate": rate})).limits.item_rate
-
-    def platform_rate(platform: str) -> float:
-        return settings.current(platform).platform_rate
-
-    def source_rate(name: str) -> float:
-        platform, _, source = name.partition("/")
-        return settings.current(platform, source).rate
-
-    def platform_now(platform: str) -> float:
-        current = settings.current(platform)
-        return learned.platform_rate(platform, current) if learned is not None else current.platform_rate
-
-    def source_now(name: str) -> float:
-        if learned is None:
-            return source_rate(name)
-        source = SourceKey(*name.split("/", 1))
-        try:
-            declared = sources.adapter(source).declaration.rate
-        except (UnknownSource, UnusableSource):
-            declared = ()
-        return learned.within(source, settings.current(source.platform, source.source), declared).rate
-
-    async def change_setting(level: LevelName, setting: str, rate: float | None, wider: float) -> float:
-        values = {} if rate is None else {setting: rate}
-        unset = [setting] if rate is None else []
-        try:
-            await change_level(settings_desk, level, values=values, unset=unset, now_ms=clock.now_ms())
-        except UnknownLevel as error:
-            raise UnknownRate(str(error)) from error
-        except BadSetting as error:
-            raise BadRate("rate", str(error)) from error
-        return wider if rate is None else rate
-
-    async def change_platform(platform: str, rate: float | None) -> float:
-        wider = settings.current("").platform_rate
-        return await change_setting(LevelName(platform, ""), "platform_rate", rate, wider)
-
-    async def change_source(name: str, rate: float | None) -> float:
-        platform, _, source = name.partition("/")
-        return await change_setting(LevelName(platform, source), "rate", rate, settings.current(platform).rate)
-
     def living() -> set[str]:
         return {members.name, *members.live()} if members is not None else set()
 
     return RatesDesk(
         connection,
         doors={
-            "topic": RateDoor(plain_topics, lambda topic: topics.current(topic).rate, change_topic),
-            "flow": RateDoor(flows.known, lambda flow: topics.current(rows_topic(flow)).rate, change_flow),
-            "task": RateDoor(tasks.known, task_rate, change_task),
-            "platform": RateDoor(
-                lambda: {each.platform for each in sources.known()}, platform_rate, change_platform, platform_now
-            ),
-            "source": RateDoor(lambda: [str(each) for each in sources.known()], source_rate, change_source, source_now),
+            "topic": _topic_door(topics, flows),
+            "flow": _flow_door(topics, flows, flow_desk),
+            "task": _task_door(tasks, batch_desk),
+            **_SettingDoors(settings, settings_desk, sources, learned, clock).doors(),
         },
         leases=leases,
         living=living,
         clock=clock,
     )
+
+
+def _topic_door(topics: Topics, flows: Flows) -> RateDoor:
+    """Return the door to the topics, without those of rows."""
+
+    def names() -> list[str]:
+        of_flows = {rows_topic(flow) for flow in flows.known()}
+        return [topic for topic in topics.known() if topic not in of_flows]
+
+    async def change(topic: str, rate: float | None) -> float:
+        return (await topics.change(topic, {"rate": rate})).rate
+
+    return RateDoor(names, lambda topic: topics.current(topic).rate, change)
+
+
+def _flow_door(topics: Topics, flows: Flows, desk: FlowDesk) -> RateDoor:
+    async def change(flow: str, rate: float | None) -> float:
+        return (await desk.set(flow, {"rate": rate})).rate
+
+    return RateDoor(flows.known, lambda flow: topics.current(rows_topic(flow)).rate, change)
+
+
+def _task_door(tasks: Tasks, desk: BatchDesk) -> RateDoor:
+    def rate_of(task: str) -> float:
+        try:
+            return tasks.current(task).limits.item_rate
+        except UnknownTask:
+            return 0.0
+
+    async def change(task: str, rate: float | None) -> float:
+        return (await desk.limit(task, {"item_rate": rate})).limits.item_rate
+
+    return RateDoor(tasks.known, rate_of, change)
+
+
+class _SettingDoors(NamedTuple):
+    """The doors to what settings of fetching say: the rates of platforms and sources."""
+
+    settings: LiveSettings
+    desk: Desk
+    sources: Sources
+    learned: LearnedLimits | None
+    clock: Clock
+
+    def doors(self) -> dict[Kind, RateDoor]:
+        return {
+            "platform": RateDoor(
+                lambda: {each.platform for each in self.sources.known()},
+                lambda platform: self.settings.current(platform).platform_rate,
+                self._change_platform,
+                self._platform_now,
+            ),
+            "source": RateDoor(
+                lambda: [str(each) for each in self.sources.known()],
+                self._source_rate,
+                self._change_source,
+                self._source_now,
+            ),
+        }
+
+    def _platform_now(self, platform: str) -> float:
+        current = self.settings.current(platform)
+        return self.learned.platform_rate(platform, current) if self.learned is not None else current.platform_rate
+
+    def _source_rate(self, name: str) -> float:
+        platform, _, source = name.partition("/")
+        return self.settings.current(platform, source).rate
+
+    def _source_now(self, name: str) -> float:
+        if self.learned is None:
+            return self._source_rate(name)
+        source = SourceKey(*name.split("/", 1))
+        try:
+            declared = self.sources.adapter(source).declaration.rate
+        except (UnknownSource, UnusableSource):
+            declared = ()
+        return self.learned.within(source, self.settings.current(source.platform, source.source), declared).rate
+
+    async def _change_platform(self, platform: str, rate: float | None) -> float:
+        wider = self.settings.current("").platform_rate
+        return await self._change(LevelName(platform, ""), "platform_rate", rate, wider)
+
+    async def _change_source(self, name: str, rate: float | None) -> float:
+        platform, _, source = name.partition("/")
+        return await self._change(LevelName(platform, source), "rate", rate, self.settings.current(platform).rate)
+
+    async def _change(self, level: LevelName, setting: str, rate: float | None, wider: float) -> float:
+        values = {} if rate is None else {setting: rate}
+        unset = [setting] if rate is None else []
+        try:
+            await change_level(self.desk, level, values=values, unset=unset, now_ms=self.clock.now_ms())
+        except UnknownLevel as error:
+            raise UnknownRate(str(error)) from error
+        except BadSetting as error:
+            raise BadRate("rate", str(error)) from error
+        return wider if rate is None else rate

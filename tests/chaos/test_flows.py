@@ -170,7 +170,11 @@ async def test_the_rate_falls_while_an_executor_is_cut_off_and_is_back_when_it_h
             link.heal()
             await town.steady()
             await town.measure("healed", form.pick(4, 20))
-            tell(town.verdict("an executor is cut off", least={"cut off": 0.4, "healed": BACK}, most_twice=town.rate // 2))
+            tell(
+                town.verdict(
+                    "an executor is cut off", least={"cut off": 0.4, "healed": BACK}, most_twice=town.rate // 2
+                )
+            )
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
