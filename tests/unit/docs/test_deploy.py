@@ -97,6 +97,10 @@ def test_the_docs_list_each_figure_and_the_dashboard_shows_none_that_is_unknown(
     asked = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
     shown = {name.removesuffix("_bucket") for expr in asked for name in re.findall(r"\bpenstock_\w+", expr)}
     assert shown <= told
+    single = re.findall(r'"(penstock_\w+)", "', source[source.index("_WAITING") :])
+    moved = [expr for expr in asked for name in re.findall(r"\bpenstock_\w+", expr) if name in single]
+    assert moved
+    assert all("max by" in expr for expr in moved), "the node that has them changes"
     assert len({panel["id"] for panel in dashboard["panels"]}) == len(dashboard["panels"])
 
 
@@ -119,6 +123,17 @@ def test_each_alert_fires_when_it_should_and_not_before() -> None:
     told = subprocess.run(
         ["promtool", "test", "rules", "alerts_test.yaml"], cwd=folder, capture_output=True, text=True, check=False
     )
+    assert told.returncode == 0, told.stdout + told.stderr
+
+
+@pytest.mark.skipif(not which("promtool"), reason="promtool is not here")
+def test_prometheus_understands_what_the_dashboard_asks(tmp_path: Path) -> None:
+    dashboard = json.loads((DEPLOY / "grafana/penstock.json").read_text(encoding="utf-8"))
+    asked = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
+    rules = [{"record": f"asked_{at}", "expr": expr} for at, expr in enumerate(asked)]
+    file = tmp_path / "asked.yaml"
+    file.write_text(yaml.safe_dump({"groups": [{"name": "dashboard", "rules": rules}]}), encoding="utf-8")
+    told = subprocess.run(["promtool", "check", "rules", str(file)], capture_output=True, text=True, check=False)
     assert told.returncode == 0, told.stdout + told.stderr
 
 
