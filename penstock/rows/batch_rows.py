@@ -1,9 +1,10 @@
 """How the cells of a sheet's row become an item of the type that a task's code declares. Pure.
 
 A sheet knows text, numbers and empty cells, and no other types. A jsonl knows lists and objects, too. So each field at
-the top of a struct, dataclass or TypedDict is read by three rules. A number, a list or an object is text if the field
+the top of a struct, dataclass or TypedDict is read by four rules. A number, a list or an object is text if the field
 takes text only. The JSON text of a list or an object is one if the field takes no text. An empty cell is None if the
-field may be None, else the field's default, else an empty text. The rest is msgspec's, with its errors.
+field may be None, else the field's default, else an empty text. Blanks around a number do not count, and a number is
+finite. The rest is msgspec's, with its errors.
 """
 
 from collections.abc import Callable, Iterator
@@ -19,6 +20,8 @@ from streams.batch_messages import FieldSeen
 __all__ = ["fields_of", "row_reader"]
 
 _NUMBERS = frozenset({int, float})  # not the booleans, which are of int
+_NUMERIC: frozenset[type[inspect.Type]] = frozenset({inspect.IntType, inspect.FloatType, inspect.DecimalType})
+_ENDLESS = frozenset({"nan", "inf", "infinity"})
 _NESTED: frozenset[type[inspect.Type]] = frozenset(
     {
         inspect.ListType,
@@ -70,9 +73,14 @@ def _plain(told: inspect.Type) -> str:
 
 def row_reader(item_type: Any) -> Callable[[dict[str, Any]], Any]:
     """Return a function that makes an item of a row's cells, and changes them. It raises msgspec.ValidationError."""
-    texts, nests, nones, defaults = _wanted(item_type)
+    texts, numbers, nests, nones, defaults = _wanted(item_type)
 
     def read(cells: dict[str, Any]) -> Any:
+        for name in numbers:
+            if type(cell := cells.get(name)) is str:
+                cells[name] = cell = cell.strip()
+                if cell[-1:].isalpha() and cell.lower().lstrip("+-") in _ENDLESS:
+                    raise msgspec.ValidationError(f"Expected a finite number, got `{cell}` - at `$.{name}`")
         for name in texts:
             kind = type(cells.get(name))
             if kind in _NUMBERS:
@@ -93,10 +101,10 @@ def row_reader(item_type: Any) -> Callable[[dict[str, Any]], Any]:
     return read
 
 
-def _wanted(item_type: Any) -> tuple[list[str], list[str], list[str], list[str]]:
-    """Return the fields that take text only, those that take lists or objects and no text, and those where an empty
-    cell is None, or the default."""
-    texts, nests, nones, defaults = list[str](), list[str](), list[str](), list[str]()
+def _wanted(item_type: Any) -> tuple[list[str], list[str], list[str], list[str], list[str]]:
+    """Return the fields that take text only, those that take numbers and no text, those that take lists or objects and
+    no text, and those where an empty cell is None, or the default."""
+    texts, numbers, nests, nones, defaults = list[str](), list[str](), list[str](), list[str](), list[str]()
     told = _bare(inspect.type_info(item_type))
     for field in told.fields if isinstance(told, _FIELDS) else ():
         kinds = set(_kinds(field.type))
@@ -104,13 +112,14 @@ def _wanted(item_type: Any) -> tuple[list[str], list[str], list[str], list[str]]
             continue
         if kinds - {inspect.NoneType} == {inspect.StrType}:
             texts.append(field.encode_name)
-        elif kinds & _NESTED and inspect.StrType not in kinds:
-            nests.append(field.encode_name)
+        elif inspect.StrType not in kinds:
+            nests += [field.encode_name] if kinds & _NESTED else []
+            numbers += [field.encode_name] if kinds & _NUMERIC else []
         if inspect.NoneType in kinds:
             nones.append(field.encode_name)
         elif not field.required:
             defaults.append(field.encode_name)
-    return texts, nests, nones, defaults
+    return texts, numbers, nests, nones, defaults
 
 
 def _kinds(told: inspect.Type) -> Iterator[type[inspect.Type]]:

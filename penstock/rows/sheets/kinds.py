@@ -29,8 +29,9 @@ def check_encoding(name: str) -> str:
     return known
 
 
-def kind_of(path: Path, name: str = "") -> InputKind:
-    """Return the kind of the file at `path`. `name`: the name that its sender gave it. Raises BadSheet."""
+def kind_of(path: Path, name: str = "", encoding: str = "") -> InputKind:
+    """Return the kind of the file at `path`. `name`: the name that its sender gave it. `encoding`: of a csv, as
+    `check_encoding` returns it. Raises BadSheet."""
     with path.open("rb") as file:
         start = file.read(4096)
     if not start:
@@ -46,9 +47,9 @@ def kind_of(path: Path, name: str = "") -> InputKind:
             raise BadSheet(f"it is {what}; send xlsx, csv, jsonl or parquet")
     if name.lower().endswith((".xlsx", ".xlsm", ".xls")):
         raise BadSheet(f"called {name[-40:]!a}, but no workbook is in it; save it as xlsx, or name it .csv")
-    if b"\0" in start and not start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        raise BadSheet("neither text nor xlsx; send xlsx, csv or jsonl")
-    is_utf16 = start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    is_utf16 = start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or encoding == "utf-16"
+    if b"\0" in start and not is_utf16:
+        raise BadSheet("neither text nor xlsx; send xlsx, csv or jsonl, and name the encoding of a text in UTF-16")
     text = start.decode("utf-16" if is_utf16 else "utf-8-sig", "ignore").lstrip()
     if text.startswith("{") and not is_utf16:
         return "jsonl"

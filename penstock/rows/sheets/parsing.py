@@ -44,8 +44,9 @@ async def parse_sheet(
     size = (await anyio.Path(path).stat()).st_size
     if size > limits.file_bytes:
         raise BadSheet(f"{size} bytes, at most {limits.file_bytes}; send it in parts")
-    known: str = kind if kind is not None else await anyio.to_thread.run_sync(kind_of, path, name)
-    arguments = [str(path), known, msgspec.json.encode(limits).decode(), sheet, check_encoding(encoding)]
+    encoding = check_encoding(encoding)
+    known: str = kind if kind is not None else await anyio.to_thread.run_sync(kind_of, path, name, encoding)
+    arguments = [str(path), known, msgspec.json.encode(limits).decode(), sheet, encoding]
     command = [sys.executable, "-I", "-m", "penstock.rows.sheets.child", *arguments]
     async with await anyio.open_process(command, stdin=None, stderr=subprocess.DEVNULL) as process:
         assert process.stdout is not None

@@ -100,15 +100,18 @@ def _without_nul(file: io.TextIOBase, first: int) -> Iterator[str]:
 
 
 def _codec(path: Path, encoding: str) -> str:
+    with path.open("rb") as file:
+        start = file.read(4)
     if encoding:
-        fault = _fault(path, ENCODINGS[encoding])
+        codec = ENCODINGS[encoding]
+        if codec == "utf-16" and not start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+            codec = "utf-16-be" if start.startswith(b"\0") else "utf-16-le"
+        fault = _fault(path, codec)
         if fault is not None:
             raise BadSheet(
                 f"its text is not {encoding} at byte {fault}; name its own encoding, or save it as CSV UTF-8"
             )
-        return ENCODINGS[encoding]
-    with path.open("rb") as file:
-        start = file.read(4)
+        return codec
     if start.startswith(codecs.BOM_UTF8):
         return "utf-8-sig"
     if start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):

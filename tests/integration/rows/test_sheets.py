@@ -215,6 +215,14 @@ async def test_the_text_of_a_line_that_was_put_right_is_no_column(file: Callable
     assert await rows_of(file(again)) == [(1, {"a": 1})]
 
 
+async def test_utf_16_without_its_mark_is_read_if_it_is_named(file: Callable[[bytes], Path]) -> None:
+    path = file("sku,name\n1,Größe\n".encode("utf-16-le"))
+    rows = [row async for part in parse_sheet(path, encoding="utf-16") for row in part]
+    assert rows == [(2, {"sku": "1", "name": "Größe"})]
+    with pytest.raises(BadSheet, match="name the encoding of a text in UTF-16"):
+        await rows_of(path)
+
+
 async def test_a_zip_of_another_kind_is_told(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "a.zip", "w") as packed:
         packed.writestr("readme.txt", "x")

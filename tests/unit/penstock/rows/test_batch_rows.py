@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field, make_dataclass
 from datetime import date
+from decimal import Decimal
 from typing import Annotated, Any, NotRequired, TypedDict
 
 import msgspec
@@ -54,6 +55,9 @@ def test_a_number_is_text_where_text_is_wanted_and_an_empty_cell_is_none_or_the_
         (str, True, "Expected `str`, got `bool`"),
         (float, "", "Expected `float`, got `str`"),
         (int, "2.5", "Expected `int`, got `str`"),
+        (float, "NaN", "Expected a finite number, got `NaN`"),
+        (float | None, " -inf", "Expected a finite number, got `-inf`"),
+        (Decimal, "Infinity", "Expected a finite number, got `Infinity`"),
         (date, 45_000, "Expected `date`, got `int`"),
         (Annotated[str, Meta(min_length=1)], "", "Expected `str` of length >= 1"),
         (Inner, "x", "Expected `object`, got `str`"),
@@ -64,6 +68,15 @@ def test_what_does_not_fit_is_told_by_its_column(kind: Any, cell: Cell, said: st
         row_reader(make_dataclass("Item", [("sku", kind)]))({"sku": cell})
     assert said in str(told.value)
     assert "`$.sku`" in str(told.value)
+
+
+def test_blanks_around_a_number_do_not_count() -> None:
+    cells: dict[str, Cell] = {"sku": " a ", "price": " 4.5 ", "Size (cm)": "", "stock": "  "}
+    assert row_reader(Product)(cells) == Product(" a ", 4.5, None, 7)
+
+
+def test_text_that_reads_like_no_number_is_text_where_text_fits() -> None:
+    assert row_reader(make_dataclass("Item", [("sku", str | float)]))({"sku": "NaN"}).sku == "NaN"
 
 
 def test_other_items_are_as_the_cells_are() -> None:
