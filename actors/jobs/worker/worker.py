@@ -106,6 +106,10 @@ class JobWorker:
         self._requests: deque[Message] = deque()
         self._has_requests = anyio.Event()
 
+    def _may_leave_jobs(self) -> bool:
+        """Return whether jobs would wait here, while this node's loop is late, that others begin at once."""
+        return self._others() and not self._stop.is_set()
+
     @property
     def topics(self) -> tuple[str, ...]:
         """The topics that are handled here, for the node's record. None once the running jobs have ended: nobody
@@ -137,7 +141,7 @@ class JobWorker:
                 with Watchdog() as watchdog:
                     async with anyio.create_task_group() as keeping:
                         await keeping.start(hold.keep)
-                        await until_prompt(PROMPT_S, self._others)  # jobs would wait here that others begin at once
+                        await until_prompt(PROMPT_S, self._may_leave_jobs)
                         keeping.start_soon(self._tend, watchdog, shared)
                         keeping.start_soon(self._answer_gone)
                         async with anyio.create_task_group() as topics:
