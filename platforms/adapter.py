@@ -189,11 +189,23 @@ class PageRules(Struct, frozen=True):
 
 class RateBucket(Struct, frozen=True):
     """One limit of the platform: `per_second` on average, `burst` at once, counted per `scope`. per_second 0: nobody
-    has published the number, and `scope` says what it counts by."""
+    has published the number, and `scope` says what it counts by. cost: what the request for a list takes of it.
+    detail_cost: that of a detail request, as much by default. 0: nothing."""
 
     per_second: Annotated[float, Meta(ge=0)] = 0.0
     burst: Positive = 1
     scope: Literal["app", "shop", "app_shop", "address", "endpoint"] = "shop"
+    cost: Annotated[float, Meta(ge=0)] = 1.0
+    detail_cost: Annotated[float, Meta(ge=0)] | None = None
+
+    def cost_of(self, *, is_detail: bool) -> float:
+        """Return what a request takes of the limit."""
+        return self.cost if self.detail_cost is None or not is_detail else self.detail_cost
+
+    @property
+    def lists_per_s(self) -> float:
+        """How many requests for a list are allowed a second. 0: nobody says so, or they cost nothing."""
+        return self.per_second / self.cost if self.cost else 0.0
 
 
 class Declaration(Struct, frozen=True):

@@ -267,6 +267,11 @@ def check_file(file: AdapterFile) -> None:
         raise BadDeclaration("auth.place", "a next link cannot be signed again; use style 'token'")
     if file.again is not None and list(file.again) != sorted({each for each in file.again if each > 0}):
         raise BadDeclaration("again", "names durations that rise from one to the next, each once")
+    for number, rate in enumerate(file.rate):
+        if rate.detail_cost is not None and file.detail is None:
+            raise BadDeclaration(f"rate[{number}].detail_cost", "goes with [detail], and the file has none")
+        if not rate.cost and not rate.detail_cost:
+            raise BadDeclaration(f"rate[{number}].cost", "is 0, so the limit limits nothing")
     _check_placeholders(file)
     _check_version("record.version", file.record.version)
     if file.detail is not None and file.detail.version is not None:
@@ -381,7 +386,9 @@ def _declaration(
         overlap_ms=int(file.overlap),
         again_ms=None if file.again is None else tuple(int(each) for each in file.again),
         sweep_ms=int(file.sweep),
-        rate=tuple(RateBucket(part.per_second, part.burst, part.scope) for part in file.rate),
+        rate=tuple(
+            RateBucket(part.per_second, part.burst, part.scope, part.cost, part.detail_cost) for part in file.rate
+        ),
         has_times=file.record.modified is not None,
         account=account,
         granted=granted,

@@ -148,6 +148,8 @@ class RatePart(Struct, frozen=True, forbid_unknown_fields=True):
     per_second: Annotated[float, Meta(ge=0)] = 0.0
     burst: Annotated[int, Meta(ge=1)] = 1
     scope: Literal["app", "shop", "app_shop", "address", "endpoint"] = "shop"
+    cost: Annotated[float, Meta(ge=0)] = 1.0
+    detail_cost: Annotated[float, Meta(ge=0)] | None = None
 
 
 class WaitPart(Struct, frozen=True, forbid_unknown_fields=True):

@@ -9,8 +9,8 @@ only.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
+from math import ceil
 from typing import NamedTuple, Self
 
 import anyio
@@ -33,36 +33,44 @@ class TooSlow(Exception):
     governor replies."""
 
     def __init__(self, wait_ms: float, *, is_known: bool = True) -> None:
-        self.wait_ms = math.ceil(wait_ms)
+        self.wait_ms = ceil(wait_ms)
         self.is_known = is_known
         why = f"our own rate for it is spent for {self.wait_ms} ms" if is_known else NO_SHARES
         super().__init__(why)
 
 
 class BudgetLimit(NamedTuple):
-    """A rate that a request to a source spends. `name`: for people. `scope`: of a limit that the adapter declares."""
+    """A rate that a request to a source spends. `name`: for people. `scope`: of a limit that the adapter declares.
+    `units`: what the request takes of it."""
 
     name: str
     wanted: WantedRate
     scope: str = ""
+    units: int = 1
 
 
-def limits_of(source: SourceKey, settings: FetchSettings, declared: Sequence[RateBucket]) -> list[BudgetLimit]:
-    """Return the rates that each request to the source spends: our settings, and what its adapter declares."""
+def limits_of(
+    source: SourceKey, settings: FetchSettings, declared: Sequence[RateBucket], *, is_detail: bool = False
+) -> list[BudgetLimit]:
+    """Return the rates that a request to the source spends: our settings, and what its adapter declares. `is_detail`:
+    it is for the details of orders."""
     rate, burst, weight = settings.rate, settings.burst, settings.weight
     limits = [BudgetLimit("the source's `rate`", WantedRate(f"{SOURCE}{source}", Rate(rate, burst)))]
     if settings.platform_rate > 0:
         of_all = WantedRate(f"{PLATFORM}{source.platform}", Rate(settings.platform_rate, burst), source.source, weight)
         limits.append(BudgetLimit(f"the `platform_rate` of {source.platform}", of_all))
     for number, bucket in enumerate(declared):
-        if not bucket.per_second:
-            continue  # it is learned
-        of_bucket, name = Rate(bucket.per_second, bucket.burst), f"the adapter's limit per {bucket.scope}"
+        cost = bucket.cost_of(is_detail=is_detail)
+        if not bucket.per_second or not cost:
+            continue  # it is learned, or this request does not count
+        unit = min(each for each in (bucket.cost, bucket.cost_of(is_detail=True)) if each)
+        of_bucket = Rate(bucket.per_second / unit, max(1.0, bucket.burst / unit))
+        name, units = f"the adapter's limit per {bucket.scope}", ceil(cost / unit)
         if bucket.scope in ("shop", "app_shop"):
             wanted = WantedRate(f"{DECLARED}{number}.{source}", of_bucket)
         else:
             wanted = WantedRate(f"{DECLARED}{number}.{source.platform}", of_bucket, source.source, weight)
-        limits.append(BudgetLimit(name, wanted, bucket.scope))
+        limits.append(BudgetLimit(name, wanted, bucket.scope, units))
     return limits
 
 
@@ -73,10 +81,11 @@ def inflow_of(source: SourceKey, settings: FetchSettings) -> BudgetLimit:
 
 
 class Spending:
-    """One request, or some orders, that wait for our rates, from `with` on."""
+    """One request, or some orders, that wait for our rates, from `with` on. `dearer`: what the request takes of single
+    rates beside one of each, before that."""
 
-    def __init__(self, request: RateRequest, held_ms: Callable[[], float]) -> None:
-        self._request = request
+    def __init__(self, request: RateRequest, held_ms: Callable[[], float], dearer: Sequence[RateRequest] = ()) -> None:
+        self._request, *self._later = (*dearer, request)
         self._held_ms = held_ms
 
     def __enter__(self) -> Self:
@@ -86,11 +95,18 @@ class Spending:
     def __exit__(self, *_: object) -> None:
         self._request.__exit__()
 
+    def _take(self) -> float:
+        while not (wait_ms := self._request.take()) and self._later:
+            self._request.__exit__()
+            self._request = self._later.pop(0)
+            self._request.__enter__()
+        return wait_ms
+
     def take(self, *, most_ms: float) -> float:
         """Return how many milliseconds to wait before the next call. 0: go on. The rates are spent for it. Raises
         TooSlow if it takes longer than `most_ms`."""
         held_ms = self._held_ms()
-        wait_ms = held_ms or self._request.take()
+        wait_ms = held_ms or self._take()
         if wait_ms:
             expected_ms = held_ms or self._request.expected_ms()
             if max(wait_ms, expected_ms or 0.0) > most_ms:
@@ -129,15 +145,25 @@ class Budgets:
         self._under_way: dict[str, int] = {}
         self._freed: anyio.Event | None = None  # set while a task waits for a place
 
-    def request(self, source: SourceKey, settings: FetchSettings, declared: Sequence[RateBucket] = ()) -> Spending:
+    def request(
+        self,
+        source: SourceKey,
+        settings: FetchSettings,
+        declared: Sequence[RateBucket] = (),
+        *,
+        is_detail: bool = False,
+    ) -> Spending:
         """Return one request to the source, within our settings and the platform's limits as its adapter declares
-        them."""
+        them. `is_detail`: it is for the details of orders."""
         # A limit by address is the node's own, since each node has its own address.
-        spends = [
-            (self._own if limit.scope == "address" else self._rates, limit.wanted)
-            for limit in limits_of(source, settings, declared)
+        limits = limits_of(source, settings, declared, is_detail=is_detail)
+        spends = [(self._own if limit.scope == "address" else self._rates, limit.wanted) for limit in limits]
+        dearer = [
+            RateRequest([spend], limit.units - 1)
+            for spend, limit in zip(spends, limits, strict=True)
+            if limit.units > 1
         ]
-        return Spending(RateRequest(spends), lambda: self._held_ms(source))
+        return Spending(RateRequest(spends), lambda: self._held_ms(source), dearer)
 
     def part_of(self, source: SourceKey, *, is_shared: bool) -> float:
         """Return this node's part of the requests to a source, or to its platform (`is_shared`), as they are dealt."""

@@ -84,7 +84,7 @@ class LearnedLimits:
         now_ms, is_shared = self._clock.now_ms(), _is_shared(declared)
         known = self._shared.get(_key(source.platform)) if is_shared else self._of_source(source)
         part = self._budgets.part_of(source, is_shared=is_shared)
-        most_per_s = settings.platform_rate or sum(bucket.per_second for bucket in declared if bucket.scope in OF_APP)
+        most_per_s = settings.platform_rate or sum(bucket.lists_per_s for bucket in declared if bucket.scope in OF_APP)
         refusal = self._answers[source.platform if is_shared else source].refusal(
             known, named_ms, (most_per_s if is_shared else 0.0) or settings.rate, part, now_ms
         )
@@ -167,7 +167,7 @@ def _pace(limit: Limit | None, declared: Sequence[RateBucket], now_ms: int) -> f
     if limit is None:
         return None
     paces = [allowed(limit, now_ms) or 0.0]
-    if _was_met(limit) or not any(0 < bucket.per_second <= NEAR * limit.told for bucket in declared):
+    if _was_met(limit) or not any(0 < bucket.lists_per_s <= NEAR * limit.told for bucket in declared):
         paces.append(limit.told)
     return min((pace for pace in paces if pace), default=None)
 

@@ -110,7 +110,7 @@ def lengths_of(declared: Declaration, settings: FetchSettings) -> Lengths:
     such pages a quarter is left free, because a page that overflows costs two more. Several lists share the rate."""
     pages, bounds = declared.pages, declared.window.bounds
     overlap_ms = max(settings.overlap_before_ms, declared.overlap_ms) + settings.overlap_after_ms
-    rates = [settings.rate, *(bucket.per_second for bucket in declared.rate if bucket.per_second)]
+    rates = [settings.rate, *(bucket.lists_per_s for bucket in declared.rate if bucket.lists_per_s)]
     per_s = min([*rates, settings.platform_rate] if settings.platform_rate else rates) / declared.lists
     is_narrow = is_halved(declared)
     count = 1 if is_narrow else pages_of(per_s, settings.timeout_ms)

@@ -251,7 +251,9 @@ class PlatformSession:
         for tried in count():
             trouble: Trouble
             try:
-                response = await self._send(lambda now_ms: adapter.detail_request(keys, self._account, now_ms))
+                response = await self._send(
+                    lambda now_ms: adapter.detail_request(keys, self._account, now_ms), is_detail=True
+                )
                 self._status = response.status
                 match called(self._adapter.outcome, response):
                     case None:
@@ -282,15 +284,15 @@ class PlatformSession:
             await anyio.sleep(wait_ms / 1000)
         raise AssertionError("count() does not end")
 
-    async def _send(self, make: Callable[[int], Request]) -> Response:
+    async def _send(self, make: Callable[[int], Request], *, is_detail: bool = False) -> Response:
         settings, declared, platform = self._work.settings, self._adapter.declaration, self._work.source.platform
-        await self._pace()
+        await self._pace(is_detail=is_detail)
         async with self._budgets.one_of(platform, settings.concurrency):
             request = called(make, self._clock.now_ms())
             timeout_s = min(declared.timeout_s, settings.request_timeout_ms / 1000)
             return await self._transport.send(request, timeout_s=timeout_s, most_bytes=declared.largest_answer)
 
-    async def _pace(self) -> None:
+    async def _pace(self, *, is_detail: bool) -> None:
         """Wait for our own rate. Before the first request a long wait gives the slice back, so that other sources can
         use the place. After it, only a narrower window would need fewer requests."""
         left_ms = self._time.left_ms if self._has_asked else min(IN_PLACE_MS, self._time.left_ms)
@@ -300,7 +302,7 @@ class PlatformSession:
             if held_ms:
                 self._budgets.hold(source, held_ms)
         try:
-            with self._budgets.request(source, settings, rates) as spending:
+            with self._budgets.request(source, settings, rates, is_detail=is_detail) as spending:
                 while (wait_ms := spending.take(most_ms=left_ms)) > 0:
                     left_ms -= wait_ms
                     await self._time.wait(wait_ms)

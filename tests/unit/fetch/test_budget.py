@@ -35,9 +35,10 @@ class Hand:
         *sources: SourceKey,
         settings: FetchSettings,
         declared: Sequence[RateBucket] = (),
+        is_detail: bool = False,
     ) -> list[float]:
         """Have requests to the sources wait from now on, and return when each was sent, from now."""
-        return self.sent([self.budgets.request(source, settings, declared) for source in sources])
+        return self.sent([self.budgets.request(source, settings, declared, is_detail=is_detail) for source in sources])
 
     def sent(self, spending: Sequence[Spending]) -> list[float]:
         began_ms, numbers, sent = self.now_ms, itertools.count(), [0.0] * len(spending)
@@ -101,6 +102,39 @@ def test_what_the_platform_allows_holds_beside_our_own_rate() -> None:
     assert about(hand.ask(*four, settings=generous, declared=[by_app]), [0, 0, 100, 200])
     hand.now_ms = 120_000
     assert about(hand.ask(SHOP, SHOP, SHOP, settings=generous, declared=[RateBucket(10, 1, "address")]), [0, 100, 200])
+
+
+def test_a_request_takes_of_a_limit_what_it_costs() -> None:
+    """As on a platform that counts points: 50 for a list, 10 for details, 100 a second, 200 at once."""
+    hand, generous = Hand(), FetchSettings(rate=1_000, burst=1_000)
+    points = RateBucket(100, 200, "app_shop", 50, 10)
+    sent = hand.ask(*[SHOP] * 6, settings=generous, declared=[points])
+    assert sum(at_ms < 500 for at_ms in sent) <= 4  # 200 points at once
+    assert about([max(sent)], [1_000])  # 300 points in all
+    hand.now_ms = 60_000
+    sent = hand.ask(*[SHOP] * 22, settings=generous, declared=[points], is_detail=True)
+    assert about(sent, [0] * 20 + [1_000] * 2)  # no second has more than the burst
+    hand.now_ms = 120_000
+    lists, details = (
+        [hand.budgets.request(SHOP, generous, [points], is_detail=is_detail) for _ in range(10)]
+        for is_detail in (False, True)
+    )
+    assert about([max(hand.sent([*lists, *details]))], [4_000])
+
+
+def test_a_limit_of_lists_alone_holds_no_details_back() -> None:
+    """As on a platform that has a limit for each endpoint."""
+    hand, generous = Hand(), FetchSettings(rate=1_000, burst=1_000)
+    declared = [RateBucket(1, 1, "endpoint", 1, 0), RateBucket(5, 1, "endpoint", 0, 1)]
+    assert about(hand.ask(SHOP, SHOP, SHOP, settings=generous, declared=declared), [0, 1_000, 2_000])
+    hand.now_ms = 60_000
+    assert about(hand.ask(SHOP, SHOP, settings=generous, declared=declared, is_detail=True), [0, 200])
+
+
+def test_a_request_that_costs_more_than_a_burst_waits_until_it_is_made_up() -> None:
+    hand = Hand()
+    sent = hand.ask(SHOP, SHOP, settings=FetchSettings(), declared=[RateBucket(10, 1, "shop", 30)])
+    assert about([sent[1] - sent[0]], [3_000])
 
 
 def test_a_source_that_has_much_to_do_leaves_the_others_their_parts_by_weight() -> None:

@@ -125,6 +125,8 @@ def test_what_a_text_may_say_is_checked_in_every_table(key: Key) -> None:
         ({"errors": [{"outcome": "later", "status": []}]}, "[[errors]] number 1 status", "would never hold"),
         ({"errors": [{"outcome": "later", "status": 1, "equals": 7}]}, "[[errors]] number 1", "is no status"),
         ({"errors": [{"outcome": "later", "equals": 7}]}, "[[errors]] number 1", "has no condition"),
+        ({"rate": [{"per_second": 5, "cost": 0}]}, "[[rate]] number 1 cost", "the limit limits nothing"),
+        ({"detail": None, "rate": [{"detail_cost": 1}]}, "[[rate]] number 1 detail_cost", "goes with [detail]"),
         ({"rate": [7]}, "[[rate]] number 1", "is a table, and not 7"),
         ({"again": ["1m", 7]}, "again, number 2", "7 is no duration"),
         ({"record": {"key": ["a", 7]}}, "[record] key, number 2", "is text, and not 7"),
@@ -134,6 +136,9 @@ def test_what_a_text_may_say_is_checked_in_every_table(key: Key) -> None:
 def test_what_does_not_go_together_is_refused_in_its_table(changes: dict[str, Any], place: str, problem: str) -> None:
     file = whole()
     for name, change in changes.items():
+        if change is None:
+            del file[name]
+            continue
         below = "request" if "request" in change else None
         if below is not None:
             change = {**file[name], below: {**file[name][below], **change[below]}}
