@@ -4,7 +4,7 @@ The answers go to the message's reply subject, which also carries its numbers. J
 comes after the ack wait counts as well. A consumer that must be the only owner holds another fence and settles last.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from streams.errors import MalformedMessage
@@ -144,6 +144,16 @@ class Delivery:
     def _mark_settled(self) -> None:
         self.is_settled = True
         self._holder.settled(self)
+
+
+def ack_all(deliveries: Sequence[Delivery]) -> None:
+    """Acknowledge deliveries of one holder by one write, those that are not settled. Raises as `ack`, and settles none
+    then."""
+    left = [delivery for delivery in deliveries if not delivery.is_settled]
+    if left:
+        left[0]._holder.send(b"".join([delivery.frame(b"") for delivery in left]))
+        for delivery in left:
+            delivery._mark_settled()
 
 
 def ack_of(reply: bytes) -> bytes:

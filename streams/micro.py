@@ -49,6 +49,8 @@ QUESTION_HEADER = "Penstock-Question"
 """Header with the name of a request. No other request has it, and each try of a request has a name of its own."""
 WHO = "who"
 """The last token of the subject on which clients ask all instances."""
+ANYBODY = "?"
+"""In place of a request's name: whoever lives answers at once."""
 LIVES_AFTER_S = 0.2
 """Seconds by which the other instances answer later than the one that has the request."""
 LONGEST_QUESTION = 64
@@ -249,6 +251,9 @@ class Service:
         if not is_inbox(reply) or not 0 < len(payload) <= LONGEST_QUESTION:
             return
         question, to = payload.decode("ascii", "replace"), reply.decode()
+        if question == ANYBODY:
+            self._send_now(to, self._lives())
+            return
         is_at_it, scope = question in self._at_it, self._at_it.get(question)
         if scope is not None and self._standstill.lasted_s():
             scope.cancel()  # by now the client has asked another instance
@@ -260,11 +265,11 @@ class Service:
         if len(self._over) > MOST_OVER:
             del self._over[next(iter(self._over))]
         if not self._is_leaving:
-            connection = self._connection
-            lives = msgspec.json.encode(
-                Has(self.id, memory=connection.memory, memory_age_s=round(connection.memory_age_s, 1))
-            )
-            asyncio.get_running_loop().call_later(LIVES_AFTER_S, self._send_now, to, lives)
+            asyncio.get_running_loop().call_later(LIVES_AFTER_S, self._send_now, to, self._lives())
+
+    def _lives(self) -> bytes:
+        memory, age_s = self._connection.memory, round(self._connection.memory_age_s, 1)
+        return msgspec.json.encode(Has(self.id, memory=memory, memory_age_s=age_s))
 
     async def _is_over(self, question: str) -> bool:
         """Return whether a request must not be begun. One that was read after a standstill may be over: its client has

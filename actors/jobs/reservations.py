@@ -44,7 +44,7 @@ from actors.jobs.rules.job_rules import (
 from actors.jobs.stream import NEAR_MS, PAUSES_S, JobStream, is_doubtful
 from actors.runtime.failpoints import reach
 from actors.runtime.logs import fields
-from streams.delivery import Delivery
+from streams.delivery import Delivery, ack_all
 from streams.errors import MalformedMessage, OutcomeUnknown, RevisionConflict, StreamError
 from streams.job_messages import (
     DELAYED_TOKENS,
@@ -228,7 +228,7 @@ class JobReservations:
         moves = [self._reservation(delivery, reservation.job) for delivery, reservation in held]
         outcomes = await self._jobs.move_many(moves)
         reach("job.reserve")
-        await _ack_moved([delivery for delivery, _ in held], outcomes)
+        _ack_moved([delivery for delivery, _ in held], outcomes)
         return [
             reservation.receipt._replace(seq=outcome) if isinstance(outcome, int) else outcome
             for (_, reservation), outcome in zip(held, outcomes, strict=True)
@@ -246,7 +246,7 @@ class JobReservations:
             moves.append(self._end(receipt, found, now_ms, "finished", past, remember_s=remember_s, job_id=job.id))
         outcomes = await self._jobs.move_many(moves)
         reach("job.finish")
-        await _ack_moved([delivery for delivery, _, _ in held], outcomes)
+        _ack_moved([delivery for delivery, _, _ in held], outcomes)
         answers: list[_Answer] = []
         for (_, (receipt, _, _), _), outcome in zip(held, outcomes, strict=True):
             if isinstance(outcome, int):
@@ -497,12 +497,12 @@ def _reservation_of(delivery: Delivery, job: JobRecord, seq: int) -> JobReservat
     return JobReservation(receipt, job, str(receipt))
 
 
-async def _ack_moved(deliveries: Sequence[Delivery], outcomes: Sequence[int | StreamError]) -> None:
+def _ack_moved(deliveries: Sequence[Delivery], outcomes: Sequence[int | StreamError]) -> None:
     """Acknowledge what has moved. What may not have comes again."""
-    for delivery, outcome in zip(deliveries, outcomes, strict=True):
-        if isinstance(outcome, int | RevisionConflict):
-            with suppress(StreamError):  # what is not acked is delivered again, and refused then
-                await delivery.ack()
+    with suppress(StreamError):  # what is not acked is delivered again, and refused then
+        moved = zip(deliveries, outcomes, strict=True)
+        ack_all([delivery for delivery, outcome in moved if isinstance(outcome, int | RevisionConflict)])
+    for delivery in deliveries:
         delivery.forget()  # unless it is settled
 
 

@@ -23,14 +23,14 @@ from streams.clock import Clock
 from streams.connection import Connection
 from streams.errors import StreamError
 from streams.job_messages import LONGEST_TTR_MS, SHORTEST_TTR_MS
-from streams.micro import WHO, Has
+from streams.micro import ANYBODY, WHO, Has
 from streams.pull_once import PullOnce
 from streams.standstill import Standstill
 
 __all__ = ["DirectTakes"]
 
 AGAIN_MS = 1_000
-ANSWER_S = 1.0
+ANSWER_S = 0.3
 
 
 class _NoRates:
@@ -89,7 +89,7 @@ class DirectTakes:
         connection = self._connection
         subject = connection.namespace.api("jobs", WHO)
         try:
-            answer = await connection.request(subject, connection.new_inbox()[-32:].encode(), timeout_s=ANSWER_S)
+            answer = await connection.request(subject, ANYBODY.encode(), timeout_s=ANSWER_S)
             has = msgspec.json.decode(answer.payload, type=Has)
         except (StreamError, msgspec.MsgspecError):
             return
@@ -114,6 +114,6 @@ async def open_takes(
             )
             takes = DirectTakes(connection, topics, handout, unwritten)
             tasks.start_soon(unwritten.run)
-            tasks.start_soon(takes.learn)
+            await takes.learn()
             yield takes
             tasks.cancel_scope.cancel()

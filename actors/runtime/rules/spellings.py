@@ -99,11 +99,11 @@ def hinted(what: str) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
     def decorate(function: Callable[_P, _R]) -> Callable[_P, _R]:
         code = function.__code__
         takes = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-        known = takes[code.co_argcount :]
+        known, names = takes[code.co_argcount :], frozenset(takes)
 
         @wraps(function)
         def called(*arguments: _P.args, **options: _P.kwargs) -> _R:
-            if unknown := options.keys() - set(takes):
+            if options and (unknown := options.keys() - names):
                 raise TypeError(unknown_option(what, min(unknown), sorted(known)))
             return function(*arguments, **options)
 
