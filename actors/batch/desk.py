@@ -412,6 +412,17 @@ class BatchDesk:
             return names_columns(start)
         return False
 
+    async def start(self, instance_id: str) -> View:
+        """Let it begin now, though it waits for its time or for the end of another one. A repeat changes nothing."""
+        now_ms = self._clock.now_ms()
+        record = await self._instances.move(
+            check_token("instance", instance_id), lambda before: moves.begin_now(before, now_ms)
+        )
+        if record.state in FINAL:
+            reason = f"{instance_id} is {record.state}; `penstock batch retry {instance_id}` runs it again"
+            raise BatchRefused(reason, code="state")
+        return self._view(record)
+
     async def pause(self, instance_id: str) -> View:
         """Start nothing more of it. Running items end."""
         return self._view(await self._instances.move(check_token("instance", instance_id), moves.pause))

@@ -257,6 +257,11 @@ OPERATIONS: tuple[Operation, ...] = (
         {200: "application/octet-stream"}, http_batches.result, query=batch.ResultQuery, problems=(400, 404, 422),
     ),
     Operation(
+        "POST", ONE + "/start", "startBatch", "Begin a batch now that waits for its time or for another one", "add",
+        {200: batch.BatchShown}, http_batches.start, problems=(400, 404, 409, 415, 422),
+        endpoint=DeskEndpoint("batch", "start", batch.InstanceAsk, nats_batch.of_instance(BatchDesk.start)),
+    ),
+    Operation(
         "POST", ONE + "/pause", "pauseBatch", "Start nothing more of a batch", "add",
         {200: batch.BatchShown}, http_batches.pause, problems=(400, 404, 415, 422),
         endpoint=DeskEndpoint("batch", "pause", batch.InstanceAsk, nats_batch.of_instance(BatchDesk.pause)),

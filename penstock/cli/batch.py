@@ -58,6 +58,7 @@ def add_to(app: typer.Typer) -> None:
     command(group, "list")(_list)
     command(group, "show")(_show)
     command(group, "items")(_items)
+    command(group, "start")(_start)
     command(group, "pause")(_pause)
     command(group, "resume")(_resume)
     command(group, "cancel")(_cancel)
@@ -253,6 +254,11 @@ async def _items(
     if cursor:
         call.out.say(f"more: --cursor {cursor}")
     call.out.result({"items": found, "cursor": cursor})
+
+
+async def _start(call: CommandCall, id_: Id) -> None:
+    """Begin it now, though it waits for its time, or for another batch."""
+    await _steer(call, lambda batches: batches.start(id_))
 
 
 async def _pause(call: CommandCall, id_: Id) -> None:

@@ -198,6 +198,10 @@ class Batches:
         ask = {"id": id, "status": status, "cursor": cursor, "most": most}
         return decode(await self._ask("items", ask), ItemPage)
 
+    async def start(self, id: str) -> View:
+        """Let the instance begin now, though it waits for its time, or for the end of another one."""
+        return await self._view("start", {"id": id})
+
     async def pause(self, id: str) -> View:
         """Pause the instance. Chunks that run end, and no other begins."""
         return await self._view("pause", {"id": id})

@@ -86,6 +86,13 @@ def follow(record: Instance, before: Instance | None, now_ms: int) -> Instance:
     return _stop(record, why, now_ms)
 
 
+def begin_now(record: Instance, now_ms: int) -> Instance:
+    """Let an instance begin that waits for its time, or for the end of another one."""
+    if record.state != "pending" or record.is_cancelling or may_begin(record, now_ms):
+        return record
+    return replace(record, due_ms=0, freed_ms=now_ms if record.after else 0)
+
+
 def _has_ended_as(wanted: AfterState, before: Instance) -> bool:
     match wanted:
         case "done":

@@ -196,6 +196,11 @@ async def list_items(shared: GatewayState, call: HttpCall) -> HttpAnswer:
     return HttpAnswer(ItemsShown(items=page.items, next=page.cursor))
 
 
+async def start(shared: GatewayState, call: HttpCall) -> HttpAnswer:
+    """Let it begin now, though it waits for its time, or for the end of another one."""
+    return await _steered(shared, call, "batch.started", shared.batches.start)
+
+
 async def pause(shared: GatewayState, call: HttpCall) -> HttpAnswer:
     """Start no more of its items. Items that run come to their end."""
     return await _steered(shared, call, "batch.paused", shared.batches.pause)

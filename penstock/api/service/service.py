@@ -48,7 +48,7 @@ SERVICES: dict[Engine, _Facts] = {
         "penstock-batch",
         "batches: submit, look, steer, in JSON",
         256,
-        "submit show list items pause resume cancel retry tasks limit why delete sheet check",
+        "submit show list items pause resume cancel retry tasks limit why delete sheet check start",
     ),
     "schedules": _Facts(
         "penstock-schedules",

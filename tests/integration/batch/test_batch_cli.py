@@ -117,6 +117,9 @@ async def test_a_batch_is_handed_in_for_later_and_after_another(penstock: Comman
     assert "when cli-first is done and no item of it failed, at 20" in listed
     assert "begins at 2035-02-28T18:00:00Z" in (await penstock("batch", "show", "cli-first")).ok().out
     assert "it begins when cli-first is done" in (await penstock("why", "cli-second")).ok().out
+    (await penstock(*submit, "--id", "cli-now", "--after", "cli-first")).ok()
+    assert "cli-now: " in (await penstock("batch", "start", "cli-now")).ok().out
+    assert "done" in (await penstock("batch", "show", "cli-now", "--watch")).ok().out
     (await penstock("batch", "cancel", "cli-first")).ok()
     with anyio.fail_after(60):
         while "failed" not in (shown := (await penstock("batch", "show", "cli-second")).ok().out):

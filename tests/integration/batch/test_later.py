@@ -99,6 +99,18 @@ async def test_a_predecessor_that_is_deleted_frees_or_fails_what_waits(connectio
         assert await ended(node, "l-gone") == ("done", "")
 
 
+async def test_a_person_lets_a_batch_begin_that_waits(connection: Connection) -> None:
+    async with plant(connection, [TASK]) as node:
+        await node.submit(TASK, [True], id="l-far", delay_ms=600_000)
+        await node.submit(TASK, [True], id="l-behind", after="l-far")
+        assert (await node.desk.start("l-behind")).waits == ""
+        assert await ended(node, "l-behind") == ("done", "")
+        await node.desk.start("l-far")
+        assert await ended(node, "l-far") == ("done", "")
+        with pytest.raises(BatchRefused, match="l-far is done; `penstock batch retry l-far`"):
+            await node.desk.start("l-far")
+
+
 async def test_what_is_cancelled_while_it_waits_stays_so(connection: Connection) -> None:
     async with plant(connection, [TASK]) as node:
         await node.submit(TASK, [True], id="l-before", delay_ms=600_000)

@@ -89,6 +89,7 @@ batch submit --task t --input 1 --delay 1h --after 1
 batch list
 batch show 1
 batch items 1
+batch start 1
 batch pause 1
 batch resume 1
 batch cancel 1

@@ -60,6 +60,13 @@ def test_a_failed_one_that_is_retried_looks_again() -> None:
     assert moves.start(moves.follow(again, replace(BEFORE, state="done"), NOW_MS), NOW_MS).state == "splitting"
 
 
+def test_a_person_lets_it_begin_at_once() -> None:
+    held = replace(HELD, due_ms=NOW_MS + 5)
+    assert moves.start(moves.begin_now(held, NOW_MS), NOW_MS).state == "splitting"
+    for record in (moves.start(moves.begin_now(held, NOW_MS), NOW_MS), moves.cancel(held, NOW_MS), BEFORE):
+        assert moves.begin_now(record, NOW_MS) is record
+
+
 states = some.sampled_from(sorted(get_args(State)))
 befores = some.none() | some.builds(
     replace,
