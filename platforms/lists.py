@@ -135,8 +135,8 @@ class ListsReading:
         self.server_time_ms = reading.server_time_ms
         return rows
 
-    def split(self) -> None:
-        self._readings[self.list_name].split()
+    def split(self, why: str = "") -> None:
+        self._readings[self.list_name].split(why)
 
     @property
     def result(self) -> ReadingResult:

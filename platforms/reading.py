@@ -294,8 +294,9 @@ class Reading:
         is_whole = part.first_total == len(part.keys)
         return is_sorted and not is_whole and part.latest_ms is not None and part.latest_ms >= self._window.end_ms
 
-    def split(self) -> None:
-        """Cut the present part in two, because the platform finds it too wide. BrokenContract if that is impossible."""
+    def split(self, why: str = "") -> None:
+        """Cut the present part in two, because the platform finds it too wide, or `why`. BrokenContract if that is
+        impossible."""
         self._requests += 1
         if self._check is not None or self._page_check is not None:
             self.obeys = False if self._check is not None else self.obeys
@@ -304,7 +305,8 @@ class Reading:
         part = self._todo[-1]
         if not self._can_split(part.window):
             raise BrokenContract(
-                f"the platform finds {window_text(part.window)} too wide, and nothing smaller can be asked for"
+                f"{why or 'the platform finds it too wide'}; nothing smaller than {window_text(part.window)} can be "
+                "asked for"
             )
         self._replace(part, 2)
 

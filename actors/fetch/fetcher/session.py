@@ -171,8 +171,8 @@ class PlatformSession:
         except PlatformDown as error:
             self._budgets.timed_out(platform)
             return error
-        except TooMuch:
-            reading.split()
+        except TooMuch as error:
+            reading.split(str(error))
             return []
         try:
             return await self._judge(adapter, reading, response)

@@ -722,8 +722,10 @@ def test_a_window_that_is_too_wide_for_the_platform_is_halved() -> None:
 
 def test_a_single_step_that_is_too_wide_for_the_platform_is_a_broken_contract() -> None:
     reading = Reading(declaration(step_ms=1000), Window(0, 1000))
-    with pytest.raises(BrokenContract, match="nothing smaller can be asked for"):
+    with pytest.raises(BrokenContract, match=r"the platform finds it too wide; nothing smaller than \[0, 1000\)"):
         reading.split()
+    with pytest.raises(BrokenContract, match="50 bytes announced, 10 allowed; nothing smaller"):
+        reading.split("50 bytes announced, 10 allowed")
 
 
 def test_windows_are_asked_for_in_pieces_no_longer_than_the_platform_takes() -> None:
