@@ -6,10 +6,13 @@ Names follow Prometheus' conventions: base units, `_total` for counters. `pensto
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 BY_SOURCE = ("platform", "source")
 BY_OUTCOME = ("topic", "outcome")
+READS = 10
+"""How often figures are read that change while they are read."""
 LATENESS_S = (0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5, 30)
 
 
@@ -212,7 +215,14 @@ class _Asked:
     """A collector whose figures are made when they are asked for."""
 
     def __init__(self, made: Callable[[], Iterator[Any]]) -> None:
-        self.collect = made
+        self._made = made
+
+    def collect(self) -> list[Any]:
+        """Return the figures. They are read again if the loop's thread changed a dict while it was read."""
+        for _ in range(READS):
+            with suppress(RuntimeError):
+                return list(self._made())
+        return []
 
 
 def _of_rates(figures: Iterable[RateFigure], is_governor: bool) -> Iterator[Any]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from prometheus_client import generate_latest
 
 from actors.runtime.measures import HubFigures, Measures, RateFigure
@@ -40,3 +42,17 @@ def test_a_zone_tells_how_it_stands_with_the_hub() -> None:
         "penstock_zone_epochs_behind 2.0",
     ):
         assert line in told
+
+
+def test_figures_that_change_while_they_are_read_are_read_again() -> None:
+    measures, flows = Measures(), {"pay": 7}
+
+    def in_flight() -> Iterator[tuple[str, int]]:
+        for flow, rows in flows.items():
+            yield flow, rows
+            flows.setdefault("mail", 1)  # as another thread does
+
+    measures.follow_flows(in_flight)
+    told = generate_latest(measures.registry).decode()
+    assert 'penstock_flow_rows_in_flight{flow="pay"} 7.0' in told
+    assert 'penstock_flow_rows_in_flight{flow="mail"} 1.0' in told
