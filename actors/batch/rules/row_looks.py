@@ -64,14 +64,14 @@ def look_at(
     """Return how `read` takes these rows. It may raise any exception, of which `reason_of` makes a text."""
     seen, faults, failing, room = list[RowSeen](), list[FaultyRow](), 0, SHOWN_BYTES
     for row in rows:
-        number, cells = _row(row)
+        number, _ = _row(row)
         try:
             item = read(row)
         except Exception as error:  # the border to the user's types
             failing += 1
             if len(faults) < MOST_FAULTS:
                 faults.append(FaultyRow(number, reason_of(error)[:MOST_REASON]))
-            item = cells
+            item = {name: cell for name, cell in cells_alone(row).items() if name != FAULT}
         if len(seen) < shown:
             raw = msgspec.json.encode(item, enc_hook=str)
             room -= len(raw)

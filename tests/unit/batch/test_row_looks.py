@@ -97,6 +97,12 @@ def test_long_rows_are_not_shown_and_an_answer_fits_a_message() -> None:
     assert len(seen([(2, long), (3, long), (4, long)], 3).rows) == 1
 
 
+def test_a_row_that_was_not_read_as_it_should_is_shown_by_its_cells_alone() -> None:
+    row = Raw(msgspec.json.encode([3, {"sku": "A", FAULT: "price: a formula without a value"}]))
+    look = look_at([row], readable_cells, str, shown=1)
+    assert (msgspec.json.decode(look.rows[0].item), look.failing) == ({"sku": "A"}, 1)
+
+
 def test_without_code_a_row_that_was_not_read_as_it_should_is_a_fault() -> None:
     row = Raw(msgspec.json.encode([3, {"sku": "A", FAULT: "price: a formula without a value"}]))
     assert cells_alone(row)[FAULT]
