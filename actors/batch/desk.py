@@ -269,12 +269,11 @@ class BatchDesk:
             [item] = await self._named(record, [] if item is None else [item], [row])
         limits = self._tasks.current(record.task).limits
         unfinished = self._instances.unfinished(record.task)
-        before = self._instances.seen(record.after) if is_held(record) else None
         found = why(
             record,
             limits,
             waits_for=self._waits_for(record),
-            before="" if before is None else f"; that is {shown_state(before)}{_how_far(before)}",
+            before=await self._how_far_is(record.after) if is_held(record) else "",
             running=sum(each.state != "pending" for each in unfinished),
             last_start_ms=self._instances.last_start_ms(record.task),
             now_ms=self._clock.now_ms(),
@@ -285,6 +284,15 @@ class BatchDesk:
             _check_items(record, [item])
         place = await self._place(record, item)
         return replace(why_item(found, record, limits, item, place, self._clock.now_ms()), row=row)
+
+    async def _how_far_is(self, instance_id: str) -> str:
+        """Return how far an instance is for which another one waits, in words."""
+        try:
+            before = await self._instances.get(instance_id)
+        except UnknownInstance:
+            return ""
+        items = known_items(before)
+        return f"; that is {shown_state(before)}" + (f", {before.counts.ended} of {items} items" if items else "")
 
     async def _place(self, record: Instance, index: int) -> ItemPlace:
         """Return what is known of an item."""
@@ -623,11 +631,6 @@ def _check_begin(new: NewBatch, now_ms: int) -> None:
             raise BatchRefused(f"after {new.after}: it would wait for itself", field="after")
     elif new.after_state != "done":
         raise BatchRefused(f"after_state {new.after_state}: say after which batch", field="after_state")
-
-
-def _how_far(record: Instance) -> str:
-    items = known_items(record)
-    return f", {record.counts.ended} of {items} items" if items else ""
 
 
 def _check_name(field: str, name: str) -> None:

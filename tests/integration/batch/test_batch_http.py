@@ -78,24 +78,24 @@ async def test_a_file_is_looked_at_and_nothing_is_made(client: ClientSession) ->
 
 
 async def test_a_batch_waits_for_its_time_and_for_another_one_of_its_owner(node: BatchNode) -> None:
-    async with ClientSession(node.url, headers=bearer(node, "acme")) as acme:
+    async with ClientSession(node.url, headers=bearer(node, "tenant")) as owner:
         first = {"id": "first", "due_ms": "2000000000000"}
-        status, made = await told(acme, "POST", "/v1/batches/count", json=COUNT, params=first)
+        status, made = await told(owner, "POST", "/v1/batches/count", json=COUNT, params=first)
         assert (status, made["due_ms"], made["waits"]) == (201, 2000000000000, "begins at 2033-05-18T03:33:20Z")
         second = {"id": "second", "after": "first", "after_state": "not_done"}
-        _, made = await told(acme, "POST", "/v1/batches/count", json=COUNT, params=second)
+        _, made = await told(owner, "POST", "/v1/batches/count", json=COUNT, params=second)
         waits = "begins when first has failed or was cancelled"
         assert (made["after"], made["after_state"], made["waits"]) == ("first", "not_done", waits)
-        _, why = await told(acme, "GET", "/v1/batches/second/why")
+        _, why = await told(owner, "GET", "/v1/batches/second/why")
         assert why["reason"] == f"it {waits}; that is pending"
         for name in ("other", "operator"):
             async with ClientSession(node.url, headers=bearer(node, name)) as other:
                 status, refused = await told(other, "POST", "/v1/batches/count", json=COUNT, params={"after": "first"})
                 assert (status, refused["what"], refused["value"]) == (404, "after", "first")
         for wrong in ({"delay_ms": "-1"}, {"delay_ms": "5", "due_ms": "5"}, {"after_state": "clean"}, {"after": "a b"}):
-            assert (await told(acme, "POST", "/v1/batches/count", json=COUNT, params=wrong))[0] in (404, 422)
-        await told(acme, "POST", "/v1/batches/first/cancel")
-        assert (await over(acme, "second"))["state"] == "done"
+            assert (await told(owner, "POST", "/v1/batches/count", json=COUNT, params=wrong))[0] in (404, 422)
+        await told(owner, "POST", "/v1/batches/first/cancel")
+        assert (await over(owner, "second"))["state"] == "done"
 
 
 def form(*fields: tuple[str, str], file: bytes | None = SHEET, name: str = "products.csv") -> FormData:
