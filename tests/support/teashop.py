@@ -43,6 +43,8 @@ class Teashop:
         """This part of the requests is answered by 429, without a header."""
         self.changes_each = 0
         """Each so many requests an order of the middle changes: it has the next revision, and the time of now."""
+        self.odd_rows = 0
+        """So many rows before the others have nothing in them."""
         self.counts_pages = False
         """The total counts the orders of one answer."""
         self.largest_batch = self._answers = 0
@@ -85,6 +87,7 @@ class Teashop:
             {"number": order.number, "rev": order.rev, "changed": order.changed_s, "buyer": {"name": "x"}}
             for order in found[at : at + limit]
         ]
+        rows = [{} for _ in range(self.odd_rows)] + rows
         following = str(at + limit) if at + limit < len(found) else None
         count = len(rows) if self.counts_pages else len(found)
         return web.json_response({"data": {"orders": rows}, "meta": {"count": count, "next_cursor": following}})
@@ -115,8 +118,6 @@ class Teashop:
         if not self._is_in(request):
             return web.json_response({"fault": {"code": "out"}})
         wanted = request.query["numbers"].split(",")
-        self.counts_pages = False
-        """The total counts the orders of one answer."""
         self.largest_batch = max(self.largest_batch, len(wanted))
         rows = [order._asdict() for order in self.orders if str(order.number) in wanted]
         return web.json_response({"found": rows})

@@ -11,7 +11,12 @@ import anyio.to_thread
 import pytest
 from typer.testing import CliRunner
 
+from actors.runtime.transport import open_transport
+from penstock.admin.adapter_trial import first_problem
 from penstock.cli.root import app
+from platforms.adapter import Account
+from platforms.bounds import Window
+from platforms.declared import declare_toml
 from tests.support.cli import Answer, CommandLine
 from tests.support.engine import a_mall
 from tests.support.teashop import KEY, TeaOrder, Teashop, open_teashop
@@ -100,6 +105,21 @@ async def test_a_platform_that_cuts_its_answers_without_a_word_is_named(shop: Te
     right = text.replace("size = 100", "size = 50").replace('total = "meta.count"\n', "")
     told = await tried(shop, tmp_path / "tea.toml", right, "--from", "-3h", "--to", "-1m")
     assert (told.code, "verdict: unproven" in told.out) == (0, True), told.out
+
+
+@pytest.mark.parametrize(("odd", "may_pass"), [(1, True), (20, True), (60, False)])
+async def test_a_first_answer_refuses_a_source_only_if_most_of_its_rows_cannot_be_read(
+    shop: Teashop, odd: int, may_pass: bool
+) -> None:
+    shop.odd_rows, now_ms = odd, int(time.time()) * 1000
+    account = Account("s1", {"base_url": shop.url, "key": KEY})
+    window = Window(now_ms - 3 * 3_600_000, now_ms - 60_000)
+    async with open_transport(connections=1) as transport:
+        problem = await first_problem(
+            declare_toml(RIGHT), account, window, stored={}, transport=transport, now_ms=now_ms
+        )
+    assert problem is not None
+    assert (problem.may_pass, "[record] key: the rows have no 'number'" in problem.text) == (may_pass, True)
 
 
 async def test_a_right_file_is_proven_and_says_what_it_costs(shop: Teashop, tmp_path: Path) -> None:
