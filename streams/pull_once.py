@@ -26,6 +26,7 @@ to, and messages on their way are given back at once, so that no message waits f
 """
 
 import asyncio
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from types import TracebackType
@@ -85,10 +86,12 @@ class _Request:
 
 
 class PullOnce:
-    """An async context manager over a connection. Many callers may pull at once, from any consumers."""
+    """An async context manager over a connection. Many callers may pull at once, from any consumers. `returned`: gives
+    back what no caller got, where a second delivery counts as an attempt."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, *, returned: Callable[[Sequence[Delivery]], None] | None = None) -> None:
         self._connection = connection
+        self._returned = returned
         self._open: set[_Request] = set()
         self.asked = 0
         """Requests so far. A long wait makes several."""
@@ -106,6 +109,7 @@ class PullOnce:
     ) -> None:
         for remove in self._removers:
             remove()
+        self._returned = None
         for request in tuple(self._open):
             _fail(request, Disconnected("the puller is closed"))
 
@@ -233,6 +237,9 @@ class PullOnce:
             client.forget(request.sid)
 
     def _give_back(self, request: _Request) -> None:
+        if self._returned is not None and request.deliveries:
+            unwanted, request.deliveries = request.deliveries, []
+            self._returned(unwanted)
         with suppress(Disconnected, ConnectionLost):  # then the ack wait gives them back
             while request.deliveries:
                 self.send(request.deliveries.pop().frame(b"-NAK"))

@@ -13,14 +13,14 @@ wait. After a crash following the reserve, it comes back with the TTR.
 """
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
 import anyio
 import anyio.lowlevel
 
-from actors.jobs.reservations import JobReservation
+from actors.jobs.reservations import Handed, JobReservation
 from actors.jobs.rules.job_rules import lane_order
 from actors.jobs.store import JobStore
 from actors.jobs.topics import Topics
@@ -49,7 +49,7 @@ the ack wait."""
 
 class Handout:
     """Hands out the jobs of all topics. Many callers may use it at once. `unwritten`: of a process that takes jobs for
-    itself."""
+    itself. `returned`: gives back what no caller gets there, since a second delivery counts as an attempt."""
 
     def __init__(
         self,
@@ -60,6 +60,7 @@ class Handout:
         rates: SharedRates,
         namespace: Namespace,
         unwritten: Unwritten | None = None,
+        returned: Callable[[Sequence[Delivery]], None] | None = None,
     ) -> None:
         self._store = store
         self._topics = topics
@@ -67,6 +68,7 @@ class Handout:
         self._rates = rates
         self._namespace = namespace
         self._unwritten = unwritten
+        self._returned = returned
         self._stream = namespace.stream("JOBS")
         self._waits: dict[str, set[anyio.CancelScope]] = {}
         self._turns: dict[str, int] = {}
@@ -145,11 +147,11 @@ class Handout:
                 if granted:
                     return deliveries
                 if rest_ms / 1000 > min(LONGEST_HOLD_S, wish.left_s):
-                    await _give_back(deliveries, rest_ms / 1000)
+                    await self._give_back(deliveries, rest_ms / 1000)
                     return []
                 await anyio.sleep(rest_ms / 1000)
         except BaseException:
-            await _give_back(deliveries)
+            await self._give_back(deliveries)
             raise
 
     @contextmanager
@@ -182,7 +184,7 @@ class Handout:
                 if len(found) < most and left_bytes >= wish.most_bytes // len(lanes):
                     found += await self._pull_lane(wish.topic, lane, most - len(found), 0, left_bytes)
         except BaseException:
-            await _give_back(found)
+            await self._give_back(found)
             raise
         return found if found or wait_s <= 0 else await self._wait_at_all(wish, lanes, wait_s)
 
@@ -202,10 +204,10 @@ class Handout:
                     for lane in lanes:
                         tasks.start_soon(wait, lane)
         except BaseException:
-            await _give_back([delivery for deliveries in brought.values() for delivery in deliveries])
+            await self._give_back([delivery for deliveries in brought.values() for delivery in deliveries])
             raise
         found = [delivery for lane in lanes for delivery in brought.get(lane, ())]
-        await _give_back(found[1:])
+        await self._give_back(found[1:])
         return found[:1]
 
     async def _pull_lane(self, topic: str, lane: Priority, most: int, wait_s: float, most_bytes: int) -> list[Delivery]:
@@ -216,6 +218,14 @@ class Handout:
             self._topics.forget_consumer(topic)  # it was deleted
             await self._topics.use(topic, lane)
             return await self._pulls.pull(self._stream, consumer, most=most, wait_s=wait_s, most_bytes=most_bytes)
+
+    async def _give_back(self, deliveries: Sequence[Delivery], delay_s: float = 0.0) -> None:
+        if self._returned is not None:
+            self._returned(deliveries)
+            return
+        with suppress(StreamError):  # then the ack wait gives them back
+            for delivery in deliveries:
+                await delivery.nak(delay_s)
 
     # ---- reserving
 
@@ -238,19 +248,35 @@ class Handout:
         self, deliveries: Sequence[Delivery], ttr_ms: int | None, holder: str
     ) -> list[JobReservation]:
         counts = self._unwritten is not None
-        with anyio.move_on_after(RESERVE_S, shield=True) as step:
-            handed = await self._store.reserve_many(deliveries, ttr_ms=ttr_ms, holder=holder, counts_deliveries=counts)
-        if step.cancelled_caught:
-            raise OutcomeUnknown(f"no answer within {RESERVE_S:g} s", subject=self._stream)
-        for error in handed.failures:
-            log.warning("jobs.not_reserved", extra=fields(error=str(error)))
-        if handed.failures and not handed.reservations:
-            raise handed.failures[0]  # an empty answer would mean that nothing is ready
+        handed = Handed([], [], [], [])
+        is_over = False
+
+        async def reserve() -> None:
+            nonlocal handed, is_over
+            with anyio.move_on_after(RESERVE_S, shield=True):
+                handed = await self._store.reserve_many(
+                    deliveries, ttr_ms=ttr_ms, holder=holder, counts_deliveries=counts
+                )
+                is_over = True
+
         try:
+            if counts:  # asyncio's own cancellation, as a program uses it, does not heed a shield, but a group waits
+                with one_error():
+                    async with anyio.create_task_group() as tasks:
+                        tasks.start_soon(reserve)
+            else:
+                await reserve()
+            if not is_over:
+                raise OutcomeUnknown(f"no answer within {RESERVE_S:g} s", subject=self._stream)
+            for error in handed.failures:
+                log.warning("jobs.not_reserved", extra=fields(error=str(error)))
+            if handed.failures and not handed.reservations:
+                raise handed.failures[0]  # an empty answer would mean that nothing is ready
             await anyio.lowlevel.checkpoint_if_cancelled()
         except BaseException:
-            with anyio.move_on_after(GIVE_BACK_S, shield=True), suppress(StreamError):
-                await self._store.release_many([reservation.receipt for reservation in handed.reservations])
+            if handed.reservations:
+                with anyio.move_on_after(GIVE_BACK_S, shield=True), suppress(StreamError):
+                    await self._store.release_many([reservation.receipt for reservation in handed.reservations])
             raise
         return handed.reservations
 
@@ -266,9 +292,3 @@ class _Wish(NamedTuple):
     @property
     def left_s(self) -> float:
         return max(0.0, self.until_s - monotonic_s())
-
-
-async def _give_back(deliveries: Sequence[Delivery], delay_s: float = 0.0) -> None:
-    with suppress(StreamError):  # then the ack wait gives them back
-        for delivery in deliveries:
-            await delivery.nak(delay_s)

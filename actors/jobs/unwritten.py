@@ -18,6 +18,7 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 
 import anyio
 
@@ -46,6 +47,8 @@ SURE_S = 2.0
 """Seconds for which a delivery is certainly ours. The ack wait is three, and a standstill below one is not noticed."""
 LASTS_S = 60.0
 """How long after a restart the server may deliver what it has forgotten (actors/jobs/worker/restarts.py)."""
+MOST_LOST = 10_000
+"""Receipts that are known as lost, the latest ones."""
 CLOCK_MS = 1_000
 """By how much the server's clock may be known wrongly just after a connect."""
 
@@ -81,6 +84,8 @@ class Unwritten:
         self._clock = clock
         self._stood_still_s = stood_still_s
         self._held: dict[str, _Held] = {}
+        self._not_ours: dict[str, None] = {}
+        """Receipts of what could not be written down. The ready message may be in the next holder's hands."""
         self._has_some = anyio.Event()
         self._known, self._known_since_s = "", 0.0
 
@@ -117,7 +122,7 @@ class Unwritten:
 
     def holds(self, receipt: str) -> bool:
         """Return whether the reservation of this receipt is not written down."""
-        return receipt in self._held
+        return receipt in self._held or receipt in self._not_ours
 
     async def finish(self, receipts: Sequence[str]) -> list[JobReply]:
         """Finish jobs. Return the answer to each. What is written down meanwhile is finished as that."""
@@ -145,7 +150,7 @@ class Unwritten:
                 answers[reservation.text] = answer_of(reservation.receipt, outcome)
         for receipt, remember_s in written:
             await self.write_down([receipt])
-            read = read_receipt(receipt)
+            read = read_receipt(receipt)._replace(nonce="")  # its fence is not the reservation's: look at the job
             [outcome] = await self._store.finish_many([read], remember_s=remember_s)
             answers[receipt] = answer_of(read, outcome)
         return [answers[receipt] for receipt in receipts]
@@ -154,12 +159,26 @@ class Unwritten:
         """Write down the reservations that are not. What could not be written is not held any more."""
         await self._write([held for receipt in receipts if (held := self._held.get(receipt)) is not None])
 
-    async def give_back(self, receipts: Iterable[str]) -> None:
-        """Give back what nobody has got. No attempt is counted."""
-        some = [held for receipt in receipts if (held := self._held.pop(receipt, None)) is not None]
-        await self._store.give_back([(held.delivery, held.job) for held in some if held.written is None])
+    async def give_back(self, receipts: Iterable[str]) -> set[str]:
+        """Give back what nobody has got, and return which. No attempt is counted. What is written down is left."""
+        some = [held for receipt in receipts if (held := self._held.get(receipt)) is not None]
+        await self._write([held for held in some if held.written is not None])
+        some = [held for held in some if held.written is None and self._held.pop(held.reservation.text, None) is held]
+        await self._store.give_back([(held.delivery, held.job) for held in some])
         for held in some:
             held.delivery.forget()
+        return {held.reservation.text for held in some}
+
+    async def give_back_unwanted(self, deliveries: Sequence[Delivery]) -> None:
+        """Give back what was delivered and not handed out. No attempt is counted, as it would be after a nak."""
+        some: list[tuple[Delivery, JobRecord]] = []
+        for delivery in deliveries:
+            try:
+                some.append((delivery, decode_job(delivery.payload)))
+            except MalformedMessage:
+                with suppress(StreamError):  # then the ack wait gives it back
+                    await delivery.nak()
+        await self._store.give_back(some)
 
     async def run(self) -> None:
         """Write down what is held for long, until cancelled. Then write down all."""
@@ -203,13 +222,19 @@ class Unwritten:
         assert held.written is not None
         held.written.set_result(outcome)
         if isinstance(outcome, StreamError):
-            held.delivery.forget()
+            self._let_go(held)
             log.warning(
                 "jobs.not_written_down", extra=fields(topic=held.job.topic, job=held.job.id, error=str(outcome))
             )
 
-    def _lost(self, held: _Held) -> JobReply:
+    def _let_go(self, held: _Held) -> None:
         held.delivery.forget()
+        self._not_ours[held.reservation.text] = None
+        if len(self._not_ours) > MOST_LOST:
+            del self._not_ours[next(iter(self._not_ours))]
+
+    def _lost(self, held: _Held) -> JobReply:
+        self._let_go(held)
         reason = "its TTR ran out, or this program lost its hold: it stood still, or the link was down"
         return JobReply(code="stale", reason=reason, topic=held.job.topic)
 

@@ -7,7 +7,7 @@ releases and burials: by then the reservation is written down.
 
 import math
 from collections.abc import AsyncIterator, Iterable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import anyio
 import msgspec
@@ -21,6 +21,7 @@ from actors.jobs.topics import Topics
 from actors.jobs.unwritten import Unwritten
 from streams.clock import Clock
 from streams.connection import Connection
+from streams.delivery import Delivery
 from streams.errors import StreamError
 from streams.job_messages import LONGEST_TTR_MS, SHORTEST_TTR_MS
 from streams.micro import ANYBODY, WHO, Has
@@ -80,9 +81,8 @@ class DirectTakes:
     async def give_back(self, jobs: Iterable[Reserved]) -> list[Reserved]:
         """Give back what no caller got. Return those that a desk has to release."""
         held = {reserved.receipt: reserved for reserved in jobs}
-        ours = [receipt for receipt in held if self.holds(receipt)]
-        await self._unwritten.give_back(ours)
-        return [reserved for receipt, reserved in held.items() if receipt not in ours]
+        given_back = await self._unwritten.give_back(held)
+        return [reserved for receipt, reserved in held.items() if receipt not in given_back]
 
     async def learn(self) -> None:
         """Have a node tell for how long the server has been running. If none does, this client finds out itself."""
@@ -103,17 +103,24 @@ async def open_takes(
     """Open it. At the end, what is held is written down."""
     with Standstill().watching() as standstill:
         unwritten = Unwritten(connection, store=store, topics=topics, clock=clock, stood_still_s=standstill.lasted_s)
-        async with PullOnce(connection) as pulls, anyio.create_task_group() as tasks:
-            handout = Handout(
-                store=store,
-                topics=topics,
-                pulls=pulls,
-                rates=_NoRates(),
-                namespace=connection.namespace,
-                unwritten=unwritten,
-            )
-            takes = DirectTakes(connection, topics, handout, unwritten)
-            tasks.start_soon(unwritten.run)
-            await takes.learn()
-            yield takes
+        async with anyio.create_task_group() as tasks:
+
+            def returned(deliveries: Sequence[Delivery]) -> None:
+                with suppress(RuntimeError):  # the group is closed: the ack wait gives them back
+                    tasks.start_soon(unwritten.give_back_unwanted, list(deliveries))
+
+            async with PullOnce(connection, returned=returned) as pulls:
+                handout = Handout(
+                    store=store,
+                    topics=topics,
+                    pulls=pulls,
+                    rates=_NoRates(),
+                    namespace=connection.namespace,
+                    unwritten=unwritten,
+                    returned=returned,
+                )
+                takes = DirectTakes(connection, topics, handout, unwritten)
+                tasks.start_soon(unwritten.run)
+                await takes.learn()
+                yield takes
             tasks.cancel_scope.cancel()

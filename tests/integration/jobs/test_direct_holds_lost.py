@@ -1,0 +1,108 @@
+"""What a client that takes jobs by itself has lost, or never had, is nobody's but the next holder's."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import anyio
+import pytest
+
+import penstock
+from actors.jobs import unwritten
+from actors.jobs.rules.topic_settings import LANES
+from penstock.sdk.client import Client
+from streams.connection import Connection
+from streams.delivery import Delivery
+from streams.job_messages import NewJob, Priority, body_of, decode_job
+from streams.pull_once import PullOnce
+from streams.server import EmbeddedServer
+from streams.specs import job_consumer
+from tests.integration.jobs.test_direct_takes import taking_of
+from tests.support.desks import TOPIC, Office, open_office, open_service
+from tests.support.proxy import proxy
+
+
+@pytest.fixture
+async def office(connection: Connection) -> AsyncIterator[Office]:
+    async with open_office(connection) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def client(server: EmbeddedServer, office: Office, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Client]:
+    monkeypatch.setattr(unwritten, "LASTS_S", -1.0)  # this server was not started anew
+    async with (
+        open_service(office),
+        penstock.connect(server.url, namespace=office.namespace.name, direct=True, timeout_s=5.0) as opened,
+    ):
+        yield opened
+
+
+async def _pulled(office: Office, pulls: PullOnce, *, priority: Priority = "normal") -> Delivery:
+    """Take a job as handlers in a node do."""
+    consumer = job_consumer(office.namespace, TOPIC, priority).name
+    [delivery] = await pulls.pull(office.namespace.stream("JOBS"), consumer, most=1, wait_s=20)
+    return delivery
+
+
+async def test_whoever_lost_its_hold_does_not_finish_the_next_attempt(
+    client: Client, office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await office.add()
+    [job] = await client.jobs.reserve_many(TOPIC, wait=10)
+    monkeypatch.setattr(unwritten, "WRITE_S", -1.0)
+    monkeypatch.setattr(unwritten, "SURE_S", -1.0)  # it stood still
+    with anyio.fail_after(20):
+        while taking_of(client)._unwritten._held:
+            await anyio.wait_all_tasks_blocked()
+    async with PullOnce(office.connection) as pulls:
+        second = await _pulled(office, pulls)
+        with pytest.raises(penstock.Stale):
+            await job.finish()
+        [answer] = await client.jobs.finish_many([job])
+        assert answer.code == "stale"
+        [is_done] = await office.store.finish_deliveries([(second, decode_job(second.payload))], remember_s=0)
+        assert is_done is True, "the second attempt holds it"
+
+
+async def test_what_no_caller_got_costs_no_attempt(client: Client, office: Office) -> None:
+    """A caller waits at all lanes. What two of them bring in the same moment, or when it has left, goes back."""
+    attempts: dict[str, int] = {}
+
+    async def take(most: int, wait: int = 10) -> None:
+        for job in await client.jobs.reserve_many(TOPIC, most=most, wait=wait):
+            attempts[job.id] = job.attempt
+            await job.finish()
+
+    with anyio.fail_after(60):
+        for number in range(10):
+            caller = asyncio.create_task(take(1))
+            while number and taking_of(client)._handout._pulls.waiting < len(LANES):
+                await anyio.wait_all_tasks_blocked()
+            await office.connection.flush(5)
+            await office.desk.add(
+                [NewJob(topic=TOPIC, id=f"{lane}-{number}", body=body_of(1), priority=lane) for lane in LANES]
+            )
+            await caller
+            while len(attempts) < 3 * (number + 1):
+                await take(3, wait=1)
+    assert set(attempts.values()) == {1}
+
+
+async def test_whoever_is_cancelled_leaves_no_job_held_by_nobody(
+    server: EmbeddedServer, client: Client, office: Office
+) -> None:
+    await office.add("once", attempts=1)  # it is written down at once
+    async with proxy(server.port) as link:
+        opened = penstock.connect(link.url, namespace=office.namespace.name, direct=True)
+        async with opened as other:
+            link.hold("server", at=b".jobs.reserved.")
+            caller = asyncio.create_task(other.jobs.reserve_many(TOPIC, wait=10))
+            await link.holds("server")
+            caller.cancel()
+            await anyio.wait_all_tasks_blocked()
+            link.heal()
+            with pytest.raises(asyncio.CancelledError):
+                await caller
+            [job] = await client.jobs.reserve_many(TOPIC, wait=20)
+            assert (job.id, job.attempt) == ("once", 1)
+            await job.finish()
