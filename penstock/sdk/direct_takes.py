@@ -30,15 +30,18 @@ from streams.standstill import Standstill
 
 __all__ = ["DirectTakes"]
 
-AGAIN_MS = 1_000
 ANSWER_S = 0.3
 
 
+class _HasARate(Exception):
+    """The topic got a rate while a caller waited here."""
+
+
 class _NoRates:
-    """A topic that gets a rate while this client waits hands out nothing here: a desk does, from the next call on."""
+    """A topic that gets a rate hands out nothing here: a desk does, from the caller's next turn on."""
 
     def take(self, _key: str, _most: int) -> tuple[int, int]:
-        return 0, AGAIN_MS
+        raise _HasARate
 
     def give_back(self, _key: str, _count: int) -> None: ...
 
@@ -68,9 +71,12 @@ class DirectTakes:
     async def reserve(self, topic: str, *, most: int, wait_ms: int, ttr_ms: int | None, holder: str) -> list[Reserved]:
         """Hand out up to `most` jobs, as a desk does. Raises StreamError."""
         self._connection.store.check(self._connection.namespace.stream("JOBS"))
-        reservations = await self._handout.take(
-            topic, most=most, wait_s=wait_ms / 1000, ttr_ms=ttr_ms, holder=holder, most_bytes=MOST_BYTES
-        )
+        try:
+            reservations = await self._handout.take(
+                topic, most=most, wait_s=wait_ms / 1000, ttr_ms=ttr_ms, holder=holder, most_bytes=MOST_BYTES
+            )
+        except _HasARate:
+            return []
         return [reserved_of(reservation) for reservation in reservations]
 
     async def finish(self, receipts: Sequence[str]) -> list[JobReply]:

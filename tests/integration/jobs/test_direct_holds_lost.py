@@ -106,3 +106,16 @@ async def test_whoever_is_cancelled_leaves_no_job_held_by_nobody(
             [job] = await client.jobs.reserve_many(TOPIC, wait=20)
             assert (job.id, job.attempt) == ("once", 1)
             await job.finish()
+
+
+async def test_whoever_waits_while_its_topic_gets_a_rate_is_served_by_a_desk(client: Client, office: Office) -> None:
+    await office.add("first")
+    for job in await client.jobs.reserve_many(TOPIC, wait=10):
+        await job.finish()
+    caller = asyncio.create_task(client.jobs.reserve_many(TOPIC, wait=60))
+    while not taking_of(client)._handout.waiting:
+        await anyio.wait_all_tasks_blocked()
+    await office.set(rate=50)
+    await office.add("second")
+    with anyio.fail_after(15):
+        assert [job.id for job in await caller] == ["second"]
