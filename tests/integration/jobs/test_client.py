@@ -13,7 +13,7 @@ from msgspec import Raw, Struct
 
 import penstock
 from actors.jobs.rules.job_answers import Added, NotAdded
-from penstock.api.service import jobs as job_service
+from penstock.api.service import calls as service_calls
 from penstock.sdk import calls, client_jobs, held_jobs
 from penstock.sdk.client import Client
 from penstock.sdk.held_jobs import HeldJob
@@ -352,8 +352,7 @@ async def test_topics_and_their_counts_come_in_pages(
         await client.jobs.add(name, id="1")
     while len(office.desk.known_topics()) < 3:
         await anyio.lowlevel.checkpoint()
-    monkeypatch.setattr(client_jobs, "MOST_TOPICS", 2)
-    monkeypatch.setattr(job_service, "ROOM", office.connection.max_payload - 500)  # one topic fits
+    monkeypatch.setattr(service_calls, "ROOM", office.connection.max_payload - 500)  # one topic fits
     wanted = ["a", "b", "c"]
     assert [view.topic for view in await client.jobs.topics(limit=limit)] == wanted[:limit]
     assert [view.topic for view in await client.jobs.topics(after="a", limit=limit)] == wanted[1:][:limit]

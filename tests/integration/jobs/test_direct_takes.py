@@ -167,7 +167,7 @@ async def test_what_needs_a_fence_is_written_down_at_once(
     await office.add("once", attempts=1)
     await _taken(client)
     assert await office.state("once") == "reserved", "it may not run twice"
-    await office.add("late", delay_ms=1)
+    await office.add("late", delay_ms=60_000)
     await office.desk.kick(TOPIC, "late")
     await _taken(client)
     assert await office.state("late") == "reserved", "it was a schedule"
