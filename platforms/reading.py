@@ -299,7 +299,8 @@ class Reading:
         impossible."""
         self._requests += 1
         if self._check is not None or self._page_check is not None:
-            self.obeys = False if self._check is not None else self.obeys
+            if self._check is not None:
+                self.obeys = False
             self._check = self._page_check = None
             return
         part = self._todo[-1]

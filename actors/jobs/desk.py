@@ -83,6 +83,11 @@ def anywhere(_topic: str) -> bool:
     return True
 
 
+def is_holder(name: str) -> bool:
+    """Return whether a holder of jobs may have this name."""
+    return len(name) <= LONGEST_HOLDER and name.isprintable()
+
+
 class JobDesk:
     """One node's desk. Many callers may use it at once. `check` raises the reason why existing jobs cannot be moved."""
 
@@ -136,7 +141,7 @@ class JobDesk:
         check_range("wait_ms", wait_ms, 0, LONGEST_WAIT_MS)
         if ttr_ms is not None:
             check_range("ttr_ms", ttr_ms, SHORTEST_TTR_MS, LONGEST_TTR_MS)
-        if len(holder) > LONGEST_HOLDER or not holder.isprintable():
+        if not is_holder(holder):
             raise BadJob("holder", holder, "is no name", f"use up to {LONGEST_HOLDER} printable characters")
         if slots := self._topics.current(topic).slots:
             raise BadJob(
@@ -363,12 +368,11 @@ class JobDesk:
         """Finish each. Its id is free then, unless its topic remembers it."""
         places: dict[int, builtins.list[int]] = {}
         for at, receipt in enumerate(receipts):
-            remember_ms = self._topics.current(receipt.topic).remember_ms
-            places.setdefault(0 if remember_ms is None else max(1_000, remember_ms), []).append(at)
+            places.setdefault(self._topics.current(receipt.topic).remember_s, []).append(at)
         outcomes: dict[int, Outcome] = {}
-        for remember_ms, group in places.items():
+        for remember_s, group in places.items():
             some = [receipts[at] for at in group]
-            settled = await self._store.finish_many(some, remember_s=remember_ms // 1000)
+            settled = await self._store.finish_many(some, remember_s=remember_s)
             outcomes |= zip(group, settled, strict=True)
         return [outcomes[at] for at in range(len(receipts))]
 

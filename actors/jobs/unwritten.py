@@ -128,15 +128,13 @@ class Unwritten:
         """Finish jobs. Return the answer to each. What is written down meanwhile is finished as that."""
         answers: dict[str, JobReply] = {}
         ended: dict[int, list[_Held]] = {}
-        written: list[tuple[str, int]] = []
+        written: dict[int, list[str]] = {}
         now_s, now_ms = monotonic_s(), self._clock.now_ms()
         for receipt in dict.fromkeys(receipts):
-            topic = receipt.partition(".")[0]
-            remember_ms = self._topics.current(topic).remember_ms
-            remember_s = 0 if remember_ms is None else max(1, remember_ms // 1000)
+            remember_s = self._topics.current(receipt.partition(".")[0]).remember_s
             held = self._held.get(receipt)
             if held is None or held.written is not None or (remember_s and is_hashed(held.reservation.receipt.key)):
-                written.append((receipt, remember_s))
+                written.setdefault(remember_s, []).append(receipt)
                 continue
             del self._held[receipt]
             if now_s - held.since_s > SURE_S or now_ms > held.reservation.receipt.until_ms + STALE_AFTER_MS:
@@ -148,11 +146,11 @@ class Unwritten:
             done = await self._store.finish_delivered(each, remember_s=remember_s)
             for (_, reservation, _), outcome in zip(each, done, strict=True):
                 answers[reservation.text] = answer_of(reservation.receipt, outcome)
-        for receipt, remember_s in written:
-            await self.write_down([receipt])
-            read = read_receipt(receipt)._replace(nonce="")  # its fence is not the reservation's: look at the job
-            [outcome] = await self._store.finish_many([read], remember_s=remember_s)
-            answers[receipt] = answer_of(read, outcome)
+        for remember_s, texts in written.items():
+            await self.write_down(texts)
+            read = [read_receipt(text)._replace(nonce="") for text in texts]  # their fences are not the reservations'
+            outcomes = await self._store.finish_many(read, remember_s=remember_s)
+            answers |= zip(texts, map(answer_of, read, outcomes), strict=True)
         return [answers[receipt] for receipt in receipts]
 
     async def write_down(self, receipts: Iterable[str]) -> None:

@@ -207,7 +207,7 @@ async def _list(
         columns.append("begins")
         rows = [[*row, each.removeprefix("begins ")] for row, each in zip(rows, begins, strict=True)]
     call.out.table(columns, rows, empty="no batches; `penstock batch submit FILE` makes one")
-    say_more(call.out, len(views), most, views[-1].place if views else "")
+    say_more(call.out, views, most, lambda view: view.place)
     call.out.result(views)
 
 
@@ -350,7 +350,7 @@ async def _tasks(call: CommandCall, limit: Limit = None, after: Annotated[str, b
     call.out.table(
         columns, [_task_row(task) for task in tasks], empty="no tasks; `penstock work MODULE` declares its own"
     )
-    say_more(call.out, len(tasks), limit, tasks[-1].task if tasks else "")
+    say_more(call.out, tasks, limit, lambda task: task.task)
     call.out.result(tasks)
 
 

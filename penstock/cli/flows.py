@@ -55,7 +55,7 @@ async def _list(call: CommandCall, limit: Limit = None, after: Annotated[str, be
     call.out.table(
         columns, [_row(view) for view in views], empty="no flows; `penstock up --app MODULE` declares its own"
     )
-    say_more(call.out, len(views), limit, views[-1].flow if views else "")
+    say_more(call.out, views, limit, lambda view: view.flow)
     call.out.result(views)
 
 

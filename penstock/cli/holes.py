@@ -241,7 +241,7 @@ def _show(
     if len(found) > MOST_SHOWN:
         call.out.say(f"… and {len(found) - MOST_SHOWN} more: --after {_place(shown[-1])}, or take all with --json")
     else:
-        say_more(call.out, len(found), limit, _place(shown[-1]) if shown else "")
+        say_more(call.out, found, limit, _place)
     call.out.result(found)
 
 

@@ -164,7 +164,7 @@ async def _count(
         counts = await Jobs(service).counts(topics or None, after=after, limit=limit)
     rows = [[each.topic, each.delayed, each.ready, each.reserved, each.done] for each in counts]
     call.out.table(["topic", "delayed", "ready", "reserved", "still known"], rows, empty="no topic has been used")
-    say_more(call.out, len(counts), limit, counts[-1].topic if counts else "")
+    say_more(call.out, counts, limit, lambda count: count.topic)
     call.out.result(counts)
 
 
@@ -177,7 +177,7 @@ async def _topics(call: CommandCall, limit: Limit = None, after: AfterTopic = ""
     rows = [[view.topic, *(_text(view.settings.get(name)) for name in SHOWN)] for view in found]
     spare = ("lanes", "most_waiting", "attempts", "ttr")
     call.out.table(["topic", *SHOWN], rows, empty="no topic has been used", spare=spare)
-    say_more(call.out, len(found), limit, found[-1].topic if found else "")
+    say_more(call.out, found, limit, lambda one: one.topic)
     call.out.result(found)
 
 

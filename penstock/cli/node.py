@@ -222,7 +222,7 @@ async def _nodes(call: CommandCall, limit: Limit = None, after: Annotated[str, b
         empty="no node lives; start one with `penstock up`",
         spare=("version", "since", "platforms", "labels"),
     )
-    say_more(call.out, len(records), limit, records[-1].node if records else "")
+    say_more(call.out, records, limit, lambda record: record.node)
     for record in records:
         for actor in record.actors:
             if actor.last_error:

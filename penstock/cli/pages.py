@@ -25,7 +25,7 @@ def page(lines: Sequence[_T], limit: int | None, is_behind: Callable[[_T], bool]
     return [line for line in lines if is_behind(line)][:limit]
 
 
-def say_more(out: Output, count: int, limit: int | None, place: object) -> None:
-    """Say how the list goes on, if it may. `place`: of the last line."""
-    if limit is not None and count == limit:
-        out.say(f"there may be more: --after {place}")
+def say_more(out: Output, lines: Sequence[_T], limit: int | None, place: Callable[[_T], object]) -> None:
+    """Say how the list goes on, if it may. `place`: of a line."""
+    if lines and len(lines) == limit:
+        out.say(f"there may be more: --after {place(lines[-1])}")

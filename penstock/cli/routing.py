@@ -265,7 +265,7 @@ async def _history(
     async with open_zones(call) as zones:
         maps = await zones.history(before=after, limit=limit)
     say_history(call.out, maps)
-    say_more(call.out, len(maps), limit, maps[-1].epoch if maps else "")
+    say_more(call.out, maps, limit, lambda shards: shards.epoch)
     call.out.result(maps)
 
 

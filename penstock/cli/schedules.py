@@ -188,7 +188,7 @@ async def _list(
         found = await schedules.list(topic, after=after, limit=limit)
     rows = [[f"{line.topic}/{line.name}", *_cells(line)] for line in found]
     call.out.table(["schedule", "when", "next", "left\nout", "state"], rows, empty="no schedules")
-    say_more(call.out, len(found), limit, rows[-1][0] if rows else "")
+    say_more(call.out, found, limit, lambda line: f"{line.topic}/{line.name}")
     call.out.result([_document(line) for line in found])
 
 

@@ -45,7 +45,7 @@ async def _list(
         empty="no sources yet: penstock sources add PLATFORM/SOURCE --adapter NAME --account NAME=VALUE",
         spare=("adapter", "watermark", "backfills"),
     )
-    say_more(call.out, len(found), limit, found[-1].source if found else "")
+    say_more(call.out, found, limit, lambda one: one.source)
     call.out.result([msgspec.to_builtins(each) for each in found])
 
 

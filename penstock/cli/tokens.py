@@ -143,7 +143,7 @@ async def _list(call: CommandCall, limit: Limit = None, after: Annotated[str, be
     ]
     columns = ["name", "id", "state", "topics", "may", "tenant", "rate", "expires"]
     call.out.table(columns, rows, empty="no tokens: the gateway answers on loopback alone")
-    say_more(call.out, len(found), limit, found[-1].key if found else "")
+    say_more(call.out, found, limit, lambda one: one.key)
     _warn_if_closed(known, at_ms)
     call.out.result([{**_document(one), "is_live": one.is_live(at_ms)} for one in found])
 

@@ -62,7 +62,7 @@ async def _list(call: CommandCall, limit: Limit = None, after: Annotated[str, be
         rows,
         empty="no zones; start nodes with --zone, and make a map with `penstock routing apply FILE`",
     )
-    say_more(call.out, len(views), limit, views[-1].zone if views else "")
+    say_more(call.out, views, limit, lambda view: view.zone)
     call.out.result(views)
 
 

@@ -3,7 +3,7 @@ tells page by page which it would not take. Nothing is stored, and nothing runs.
 
 import codecs
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 
 import anyio.to_thread
@@ -13,21 +13,20 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from actors.batch.rules.refusals import BatchRefused
-from actors.batch.rules.row_looks import SHOWN, FirstLook, cells_alone, look_at, with_page
+from actors.batch.rules.row_looks import SHOWN, AskRows, FirstLook, cells_alone, look_at, with_page
 from penstock.rows.sheets.kinds import GUESSED, MARKED
 from penstock.rows.sheets.limits import BadSheet
 from penstock.rows.sheets.parsing import parse_sheet
 from penstock.rows.sheets.rows import Row
-from streams.batch_messages import CHUNK_BYTES, RowsSeen
+from streams.batch_messages import CHUNK_BYTES
 
 __all__ = ["first_look", "look_at_file"]
 
-Ask = Callable[[Sequence[Raw], int], Awaitable[RowsSeen]]
 """Returns how the task's code reads rows. It shows so many of them."""
 
 
 async def look_at_file(
-    task: str, parts: AsyncIterator[bytes], ask: Ask, *, name: str = "", sheet: str = "", encoding: str = ""
+    task: str, parts: AsyncIterator[bytes], ask: AskRows, *, name: str = "", sheet: str = "", encoding: str = ""
 ) -> FirstLook:
     """Look at a file that comes in parts. Raises BatchRefused."""
     with tempfile.TemporaryDirectory(prefix="penstock-") as folder:
@@ -39,7 +38,7 @@ async def look_at_file(
 
 
 async def first_look(
-    task: str, path: Path, ask: Ask, *, name: str = "", sheet: str = "", encoding: str = ""
+    task: str, path: Path, ask: AskRows, *, name: str = "", sheet: str = "", encoding: str = ""
 ) -> FirstLook:
     """Look at all rows of a file. Raises BatchRefused."""
     look = FirstLook(task=task)

@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager, suppress
 import anyio
 import msgspec
 
-from actors.jobs.desk import LONGEST_HOLDER, MOST_BYTES
+from actors.jobs.desk import MOST_BYTES, is_holder
 from actors.jobs.handout import Handout
 from actors.jobs.replies import reserved_of
 from actors.jobs.rules.job_answers import JobReply, Reserved
@@ -66,7 +66,7 @@ class DirectTakes:
             return False
         settings = self._topics.current(topic)
         is_plain = not (settings.rate or settings.slots or settings.zone)
-        return is_plain and len(holder) <= LONGEST_HOLDER and holder.isprintable()
+        return is_plain and is_holder(holder)
 
     async def reserve(self, topic: str, *, most: int, wait_ms: int, ttr_ms: int | None, holder: str) -> list[Reserved]:
         """Hand out up to `most` jobs, as a desk does. Raises StreamError."""

@@ -4,7 +4,7 @@ A process that serves the task decodes the rows as its executor does, page by pa
 the pages together.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -23,6 +23,8 @@ MOST_FAULTS = 100
 MOST_REASON = 300
 SHOWN_BYTES = 16 * 1024
 """The limit of the rows that a page shows, so that an answer fits into a message."""
+AskRows = Callable[[Sequence[Raw], int], Awaitable[RowsSeen]]
+"""Returns how a task's code reads rows. It shows so many of them."""
 _row = msgspec.json.Decoder(tuple[int, Raw]).decode
 _cells = msgspec.json.Decoder(dict[str, Any]).decode
 

@@ -182,7 +182,7 @@ def _body(body: object) -> Raw:
     if not size:
         return Raw(b"null")
     if not is_json(plain):
-        raise BadJob("body", bytes(body)[:40], "is not JSON in UTF-8", "send one JSON value")
+        raise BadJob("body", plain[:40], "is not JSON in UTF-8", "send one JSON value")
     return body if isinstance(body, Raw) else Raw(body)
 
 

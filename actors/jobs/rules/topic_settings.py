@@ -66,6 +66,11 @@ class TopicSettings(msgspec.Struct, frozen=True, kw_only=True):
     region_key: str = ""
 
     @property
+    def remember_s(self) -> int:
+        """How long the id of a finished job stays taken, in whole seconds, at least one. 0: it is free at once."""
+        return 0 if self.remember_ms is None else max(1, self.remember_ms // 1000)
+
+    @property
     def backoff(self) -> Backoff:
         """The wait before the next attempt, for `next_delay_ms`."""
         return Backoff(

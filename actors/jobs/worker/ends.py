@@ -133,7 +133,7 @@ class Ends:
         noted = [job for job in jobs if is_remembered or leaves_trace(job.record, now_ms=now_ms)]
         if noted:
             ended = [(job.delivery, self._begun(job)) for job in noted]
-            await self._settling.finish(ended, self.settings.remember_ms)
+            await self._settling.finish(ended, self.settings.remember_s)
             if len(noted) == len(jobs):
                 return
         deliveries = [job.delivery for job in jobs if not job.delivery.is_settled]
@@ -170,7 +170,7 @@ class Ends:
             while self._fired:
                 some, self._fired = self._fired[:AT_ONCE], self._fired[AT_ONCE:]
                 if self._hold.is_sure(monotonic_s()):
-                    await self._settling.finish(some, None, is_needed=False)
+                    await self._settling.finish(some, 0, is_needed=False)
                 for delivery, _ in some:
                     delivery.forget()
 

@@ -74,11 +74,10 @@ class Settling:
             return False
 
     async def finish(
-        self, ended: Sequence[tuple[Delivery, JobRecord]], remember_ms: int | None, *, is_needed: bool = True
+        self, ended: Sequence[tuple[Delivery, JobRecord]], remember_s: int, *, is_needed: bool = True
     ) -> None:
-        """Leave a record of the end, then acknowledge. `remember_ms`: how long the ids stay taken.
+        """Leave a record of the end, then acknowledge. `remember_s`: how long the ids stay taken.
         If not `is_needed`, what cannot be written down is acknowledged all the same."""
-        remember_s = 0 if remember_ms is None else max(1, remember_ms // 1000)
         await self._say(
             [one for one, _ in ended], self._store.finish_deliveries(ended, remember_s=remember_s, is_needed=is_needed)
         )

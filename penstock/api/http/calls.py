@@ -9,10 +9,9 @@ from urllib.parse import parse_qsl, unquote
 import anyio
 import msgspec
 from anyio import CancelScope
-from msgspec import Raw
 
 from actors.batch.desk import BatchDesk
-from actors.batch.rules.row_looks import FirstLook
+from actors.batch.rules.row_looks import AskRows, FirstLook
 from actors.batch.rules.sheet_lines import SheetHead
 from actors.batch.views import ItemShown, SheetKind
 from actors.fetch.source_desk import SourceDesk
@@ -29,7 +28,6 @@ from penstock.api.http.limits import Load, TokenBucket
 from penstock.api.http.problems import RefusedRequest, refused, shown
 from penstock.api.http.quotas import Quotas
 from penstock.api.http.uploads import Upload
-from streams.batch_messages import RowsSeen
 from streams.subjects import TOKEN
 
 __all__ = ["GatewayState", "HttpAnswer", "HttpCall", "Stream", "decoded", "query_of"]
@@ -42,8 +40,6 @@ Stream = Callable[[Callable[[Any], Awaitable[None]]], Awaitable[None]]
 
 SheetParts = Callable[[SheetHead, AsyncIterator[list[ItemShown]], SheetKind], AsyncIterator[bytes]]
 """Writes a sheet of pages of items."""
-AskRows = Callable[[Sequence[Raw], int], Awaitable[RowsSeen]]
-"""Returns how a task's code reads rows. It shows so many of them."""
 
 
 class LookAtFile(Protocol):
