@@ -1,10 +1,11 @@
-"""A job store on a real server."""
+"""A job store, and a desk, on a real server."""
 
 from collections.abc import AsyncIterator
 
 import pytest
 
 from streams.connection import Connection
+from tests.support.desks import Office, open_office
 from tests.support.jobs import Jobs, open_jobs
 
 
@@ -17,4 +18,11 @@ def _lists_come_whole(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 async def jobs(connection: Connection) -> AsyncIterator[Jobs]:
     async with open_jobs(connection) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def office(connection: Connection) -> AsyncIterator[Office]:
+    """A desk that no client asks: it has no service."""
+    async with open_office(connection) as opened:
         yield opened

@@ -11,21 +11,13 @@ import penstock
 from actors.jobs.rules.job_answers import Added, NotAdded
 from penstock.sdk import direct_adds
 from penstock.sdk.client import Client
-from streams.connection import Connection
 from streams.errors import OutcomeUnknown
 from streams.job_messages import LARGEST_BODY
 from streams.server import EmbeddedServer
 from streams.store_health import StoreHealth
-from tests.support.desks import TOPIC, Office, open_office, open_service
+from tests.support.desks import TOPIC, Office, open_service
 
 pytestmark = pytest.mark.three_servers
-
-
-@pytest.fixture
-async def office(connection: Connection) -> AsyncIterator[Office]:
-    """A desk that no client asks: it has no service."""
-    async with open_office(connection) as opened:
-        yield opened
 
 
 @pytest.fixture

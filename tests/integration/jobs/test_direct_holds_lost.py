@@ -10,21 +10,14 @@ import penstock
 from actors.jobs import unwritten
 from actors.jobs.rules.topic_settings import LANES
 from penstock.sdk.client import Client
-from streams.connection import Connection
 from streams.delivery import Delivery
 from streams.job_messages import NewJob, Priority, body_of, decode_job
 from streams.pull_once import PullOnce
 from streams.server import EmbeddedServer
 from streams.specs import job_consumer
 from tests.integration.jobs.test_direct_takes import taking_of
-from tests.support.desks import TOPIC, Office, open_office, open_service
+from tests.support.desks import TOPIC, Office, open_service
 from tests.support.proxy import proxy
-
-
-@pytest.fixture
-async def office(connection: Connection) -> AsyncIterator[Office]:
-    async with open_office(connection) as opened:
-        yield opened
 
 
 @pytest.fixture

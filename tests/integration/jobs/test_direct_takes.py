@@ -11,18 +11,10 @@ import penstock
 from actors.jobs import unwritten
 from penstock.sdk.client import Client
 from penstock.sdk.direct_takes import DirectTakes
-from streams.connection import Connection
 from streams.server import EmbeddedServer
-from tests.support.desks import TOPIC, Office, open_office, open_service
+from tests.support.desks import TOPIC, Office, open_service
 
 pytestmark = pytest.mark.three_servers
-
-
-@pytest.fixture
-async def office(connection: Connection) -> AsyncIterator[Office]:
-    """A desk that no client asks: it has no service."""
-    async with open_office(connection) as opened:
-        yield opened
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 """The desk: adding, handing out, settling, and what a person does; on the real server."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 import anyio
@@ -18,13 +18,7 @@ from streams.frames import Message
 from streams.job_messages import NewJob, body_of
 from streams.specs import job_consumer
 from streams.subjects import token_of
-from tests.support.desks import TOPIC, Office, open_office, open_second_office
-
-
-@pytest.fixture
-async def office(connection: Connection) -> AsyncIterator[Office]:
-    async with open_office(connection) as opened:
-        yield opened
+from tests.support.desks import TOPIC, Office, open_second_office
 
 
 def codes(answers: list[Added | NotAdded]) -> list[str]:

@@ -15,14 +15,14 @@ from actors.jobs.adds import Stored
 from actors.jobs.rules.job_answers import NotAdded
 from actors.jobs.stream import JobStream, TakenBack
 from streams.clock import now_ms
-from streams.connection import Connection, connect
+from streams.connection import connect
 from streams.errors import Disconnected, OutcomeUnknown, Repeated, StreamError
 from streams.job_messages import FirstTry, NewJob, encode_job
 from streams.moves import Move, Mover
 from streams.publisher import Publisher
 from streams.pull_once import PullOnce
 from streams.server import EmbeddedServer
-from tests.support.desks import Office, open_office
+from tests.support.desks import Office
 from tests.support.jobs import TOPIC, Jobs, open_jobs
 from tests.support.proxy import Proxy, proxy
 from tests.support.server import connected
@@ -34,12 +34,6 @@ async def behind(wire: Proxy, jobs: Jobs) -> AsyncIterator[Jobs]:
     async with connect(wire.url, name="behind", namespace=jobs.namespace) as connection:
         async with Publisher(connection, attempt_timeout_s=0.3) as publisher, PullOnce(connection) as pulls:
             yield Jobs(connection, publisher, pulls)
-
-
-@pytest.fixture
-async def office(connection: Connection) -> AsyncIterator[Office]:
-    async with open_office(connection) as opened:
-        yield opened
 
 
 def port_of(jobs: Jobs) -> int:
