@@ -156,7 +156,8 @@ def __getattr__(name: str) -> object:
     """Import a public name at its first use. The version is computed here too, since that takes longer than the whole
     import."""
     if name in _LATER:
-        return getattr(import_module(_LATER[name]), name)
+        found = globals()[name] = getattr(import_module(_LATER[name]), name)
+        return found
     if name == "sql":
         return import_module("penstock.sql")
     if name == "__version__":

@@ -24,6 +24,20 @@ class Waiting:
             self.all_known.set_result(None)
 
 
+class Alone:
+    """A caller that waits for one outcome."""
+
+    __slots__ = ("known",)
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.known: asyncio.Future[Receipt | StreamError] = loop.create_future()
+
+    def know(self, _index: int, outcome: Receipt | StreamError) -> None:
+        """Record the outcome."""
+        if not self.known.done():
+            self.known.set_result(outcome)
+
+
 class Flight:
     """One message on its way, all its tries under one number.
 
@@ -50,7 +64,13 @@ class Flight:
     is_resting: bool
 
     def __init__(
-        self, subject: str, message_id: str | None, frame: bytes, waiting: Waiting, index: int, is_repeatable: bool
+        self,
+        subject: str,
+        message_id: str | None,
+        frame: bytes,
+        waiting: Waiting | Alone,
+        index: int,
+        is_repeatable: bool,
     ) -> None:
         self.subject = subject
         self.message_id = message_id

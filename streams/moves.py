@@ -28,6 +28,7 @@ told apart have to differ, by a mark or a time. If another mover has moved the t
 """
 
 import math
+from asyncio import Future
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -82,6 +83,17 @@ class Mover:
         its message id, OutcomeUnknown if the outcome is not known. Nothing is sent after `until_s` of the monotonic
         clock."""
         outcomes = await self._publisher.try_many([_outgoing(move) for move in moves], until_s=until_s)
+        return await self.ended(moves, outcomes, until_s=until_s)
+
+    def start(self, move: Move, *, until_s: float = math.inf) -> "Future[Receipt | StreamError] | None":
+        """Send a move, and return the future of its outcome, for `ended`. None: there is no room, see
+        `Publisher.start`."""
+        return self._publisher.start(_outgoing(move), until_s=until_s)
+
+    async def ended(
+        self, moves: Sequence[Move], outcomes: list[Receipt | StreamError], *, until_s: float = math.inf
+    ) -> list[int | StreamError]:
+        """Return what `move_many` does for moves that were sent, by the outcomes of their messages."""
         if self._connection.is_clustered:
             outcomes = [_unless_behind(move, outcome, 0) for move, outcome in zip(moves, outcomes, strict=True)]
         doubtful = {at for at, outcome in enumerate(outcomes) if _may_be_ours(outcome)}

@@ -35,7 +35,7 @@ from streams.errors import (
     TooLarge,
     no_responders,
 )
-from streams.flights import Flight, Waiting
+from streams.flights import Alone, Flight, Waiting
 from streams.frames import check_size, check_subject, publish_frame, status_of
 from streams.outcomes import Outgoing as Outgoing
 from streams.outcomes import Receipt as Receipt
@@ -124,16 +124,28 @@ class Publisher:
         limit_s = timeout_s if timeout_s is not None else self._deadline_s if is_repeatable else self._attempt_timeout_s
         deadline_s = monotonic_s() + limit_s
         token, frame = self._framed(check_subject(subject), payload, block)
-        waiting = Waiting(1, self._loop)
+        waiting = Alone(self._loop)
         if self._queue or not self._is_open or not self._has_room(len(frame)):
             await self._room(len(frame), deadline_s)
         self._launch(token, Flight(subject, message_id, frame, waiting, 0, is_repeatable), deadline_s)
-        await waiting.all_known
-        outcome = waiting.outcomes[0]
+        outcome = await waiting.known
         if isinstance(outcome, Receipt):
             return outcome
-        assert outcome is not None
         raise outcome
+
+    def start(self, message: Outgoing, *, until_s: float = math.inf) -> "asyncio.Future[Receipt | StreamError] | None":
+        """Send a message that brings its headers, and return the future of its outcome. None: there is no room or no
+        link now, and nothing was sent. Messages of one turn of the loop leave with few writes. Raises TooLarge."""
+        subject, payload, message_id, _, block, is_unfenced = message
+        deadline_s = min(until_s, monotonic_s() + self._deadline_s)
+        if self._queue or not self._is_open or not self._has_room(len(payload) + len(block) + LINE):
+            return None
+        token, frame = self._framed(subject, payload, block)
+        waiting = Alone(self._loop)
+        flight = Flight(subject, message_id, frame, waiting, 0, True)
+        flight.memory = self._connection.memory if is_unfenced else ""
+        self._launch(token, flight, deadline_s)
+        return waiting.known
 
     async def publish_many(self, messages: Sequence[Outgoing]) -> list[Receipt | Refused]:
         """Store messages, sent without waiting for one another. Return their outcomes in the same order.

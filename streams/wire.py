@@ -19,6 +19,8 @@ from streams.wire_parser import Deliver, WireParser
 MAX_WAITING = 2 * 1024 * 1024
 """Bytes that may wait for the socket, or for the reconnect, before a sender is held up or refused."""
 
+AT_ONCE = 32 * 1024
+"""Bytes that go to the socket at once. The server works on them while this turn of the loop goes on."""
 UNCLOG_S = 10.0
 CLUSTER = "cluster "
 """The prefix of a cluster's name in `memory`."""
@@ -58,8 +60,16 @@ class WireClient(Client):
         self._pending.append(frame)
         self._pending_data_size += len(frame)
         queue = self._flush_queue
-        if queue is not None and queue.empty():
+        if self._pending_data_size >= AT_ONCE and self._transport is not None and self._takes_more():
+            self._transport.write(b"".join(self._pending))
+            self._pending, self._pending_data_size = [], 0
+        elif queue is not None and queue.empty():
             queue.put_nowait(asyncio.get_running_loop().create_future())
+
+    def _takes_more(self) -> bool:
+        """Return whether the socket has taken all that was written to it."""
+        writer = getattr(self._transport, "_io_writer", None)
+        return self._status == Client.CONNECTED and writer is not None and not writer.transport.get_write_buffer_size()
 
     @property
     def memory(self) -> str:

@@ -22,6 +22,7 @@ from actors.jobs.rules.topic_settings import TopicSettings
 from actors.jobs.store import JobStore
 from actors.jobs.topics import MOST_IN_ALL, Topics
 from actors.runtime.bounds import Anywhere, WorkBounds
+from actors.runtime.failpoints import reach
 from actors.runtime.rules.slot_keys import key_reader
 from actors.runtime.tracing import traces
 from actors.runtime.turns import Carriers, Turns
@@ -29,6 +30,7 @@ from streams.clock import Clock, monotonic_s
 from streams.errors import Disconnected, OutcomeUnknown, StreamError
 from streams.job_messages import MOST_JOBS, FirstTry, JobRecord, NewJob, Priority
 from streams.nonces import fresh_hex, fresh_nonce
+from streams.outcomes import Receipt
 from streams.subjects import token_of
 
 ADD_S = 20.0
@@ -74,7 +76,31 @@ class Adding:
         """Do as `add`, together with others of the same turn of the loop. Each has its own answer."""
         if traces.is_on:
             [job] = _in_current_span([job])
-        return await self._turns.call(job, size=1, kind=(first, trace_s))
+        made = self._plain(job, trace_s) if first is FIRST else None
+        until_s = monotonic_s() + ADD_S
+        if made is None or (sent := self._store.start_add(made, until_s=until_s)) is None:
+            return await self._turns.call(job, size=1, kind=(first, trace_s))
+        outcome = await sent
+        if type(outcome) is Receipt and not outcome.is_duplicate:
+            reach("job.add")
+            return Added(topic=made.topic, id=made.id, state="ready", due_ms=made.due_ms)
+        ended = await self._store.end_add(made, job.on_same, outcome, until_s=until_s)
+        if isinstance(ended, Stored) and ended.has_replaced:
+            await self._drop_replaced([(made.topic, ended.key)])
+        return added_of(made, ended)
+
+    def _plain(self, new: NewJob, trace_s: int) -> JobRecord | None:
+        """Return a job that can be sent at once, as most can. None: `add` has to look at more, or says why not."""
+        self._admit("jobs")
+        if self._carriers.is_closed or self.standstill():
+            return None
+        now_ms = self._clock.now_ms()
+        try:
+            job = self._make(new, now_ms, trace_s)
+        except BadJob:
+            return None
+        is_known = self._topics.is_enlisted(job.topic, job.priority)
+        return job if is_known and job.due_ms <= now_ms and not self._topics.current(job.topic).most_waiting else None
 
     async def _add_turn(self, kind: tuple[FirstTry, int], jobs: Sequence[NewJob]) -> Sequence[Added | NotAdded]:
         first, trace_s = kind
@@ -152,12 +178,7 @@ class Adding:
 
     async def _made(self, new: NewJob, now_ms: int, trace_s: int, first: FirstTry) -> JobRecord | NotAdded:
         try:
-            settings = self._topics.current(str(new.topic))
-            job_id = "" if new.id else named_nonce(str(new.topic), new.nonce) if new.nonce else fresh_hex()
-            nonce = "" if new.nonce else fresh_nonce()
-            job = make_job(new, settings, now_ms=now_ms, fresh_id=job_id, fresh_nonce=nonce, trace_s=trace_s)
-            check_depth(job.body)
-            self._check_region(job, settings)
+            job = self._make(new, now_ms, trace_s)
         except ExpiredJob as error:
             if await self._is_repeat(error.job):
                 return error.job
@@ -176,6 +197,16 @@ class Adding:
                 f"topic {job.topic} would be one too many: an installation has at most {MOST_IN_ALL:,}; use another"
             )
             return NotAdded(code="quota", reason=reason, topic=job.topic, id=job.id, field="topic")
+        return job
+
+    def _make(self, new: NewJob, now_ms: int, trace_s: int) -> JobRecord:
+        """Return the job. Raises BadJob, ExpiredJob."""
+        settings = self._topics.current(str(new.topic))
+        job_id = "" if new.id else named_nonce(str(new.topic), new.nonce) if new.nonce else fresh_hex()
+        nonce = "" if new.nonce else fresh_nonce()
+        job = make_job(new, settings, now_ms=now_ms, fresh_id=job_id, fresh_nonce=nonce, trace_s=trace_s)
+        check_depth(job.body)
+        self._check_region(job, settings)
         return job
 
     def _check_region(self, job: JobRecord, settings: TopicSettings) -> None:

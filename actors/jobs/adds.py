@@ -9,6 +9,7 @@ has passed, and decides by what it finds then.
 """
 
 import math
+from asyncio import Future
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import NamedTuple
@@ -25,6 +26,7 @@ from streams.errors import OutcomeUnknown, Repeated, RevisionConflict, StreamErr
 from streams.job_messages import READY_TOKENS, FirstTry, JobRecord, OnSame, Outcome, State
 from streams.log import delete_entry, purge_subject
 from streams.moves import Move
+from streams.outcomes import Receipt
 from streams.subjects import token_of
 
 LONGEST_AGE_S = 35.0
@@ -83,7 +85,6 @@ class JobAdds:
 
         Nothing is sent after `until_s` of the monotonic clock. `first`: when the caller tried this first.
         A StreamError: the job is not stored. OutcomeUnknown: it may be, and an add under the same nonce finds out."""
-        answers: list[Stored | Clash | StreamError]
         if not self._is_remembered(first):
             second = [
                 (job, partial(self._second_one, job, policy, None, until_s, is_new=job.trace_s > 0))
@@ -93,7 +94,34 @@ class JobAdds:
         now_ms = self._jobs.clock.now_ms()
         moves = [self._jobs.placed(job, expected=0, now_ms=now_ms, message_id=add_of(job.nonce)) for job, _ in adds]
         outcomes = await self._jobs.move_many(moves, until_s=until_s)
+        return await self._added(adds, moves, outcomes, until_s)
+
+    def start(self, job: JobRecord, *, until_s: float) -> "Future[Receipt | StreamError] | None":
+        """Send a job that is due now, tried for the first time. Return the future of its outcome, for `ended`. None: it
+        cannot be sent now."""
+        return self._jobs.start(self._first_move(job), until_s=until_s)
+
+    async def ended(
+        self, job: JobRecord, policy: OnSame, outcome: Receipt | StreamError, *, until_s: float
+    ) -> Stored | Clash | StreamError:
+        """Return what `add_many` does for a job that was sent, by the outcome of its message."""
+        move = self._first_move(job)
+        made = await self._jobs.ended(move, outcome, until_s=until_s)
+        (answer,) = await self._added([(job, policy)], [move], [made], until_s)
+        return answer
+
+    def _first_move(self, job: JobRecord) -> Move:
+        return self._jobs.placed(job, expected=0, now_ms=job.due_ms, message_id=add_of(job.nonce))
+
+    async def _added(
+        self,
+        adds: Sequence[tuple[JobRecord, OnSame]],
+        moves: Sequence[Move],
+        outcomes: Sequence[int | StreamError],
+        until_s: float,
+    ) -> list[Stored | Clash | StreamError]:
         reach("job.add")
+        answers: list[Stored | Clash | StreamError]
         answers = [
             _stored(job, move, outcome) if isinstance(outcome, int) else outcome
             for (job, _), move, outcome in zip(adds, moves, outcomes, strict=True)

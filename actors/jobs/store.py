@@ -28,6 +28,8 @@ class JobStore:
         held = JobReservations(jobs, reads, deliveries)
 
         self.add_many = adds.add_many
+        self.start_add = adds.start
+        self.end_add = adds.ended
         self.add_absent = adds.add_absent
         self.delete = removals.delete
         self.kick_delayed = removals.kick_delayed

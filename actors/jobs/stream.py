@@ -2,6 +2,7 @@
 
 import math
 import secrets
+from asyncio import Future
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from zlib import crc32
@@ -36,6 +37,7 @@ from streams.job_messages import (
 )
 from streams.log import LogEntry, delete_entry, entry_at, last_entries, last_entry, next_entry
 from streams.moves import Move, Mover
+from streams.outcomes import Receipt
 from streams.publisher import Publisher
 from streams.subjects import Namespace, token_of
 from streams.sure_reads import SureReads
@@ -180,7 +182,20 @@ class JobStream:
 
         If a move out of a schedule is confirmed when the server may have loaded that schedule, it is checked again. If
         the server fired it after all, the move is TakenBack. That takes half a second."""
-        outcomes = await self._mover.move_many(moves, until_s=until_s)
+        return await self._looked_after(moves, await self._mover.move_many(moves, until_s=until_s))
+
+    def start(self, move: Move, *, until_s: float = math.inf) -> "Future[Receipt | StreamError] | None":
+        """Do as `Mover.start`."""
+        return self._mover.start(move, until_s=until_s)
+
+    async def ended(
+        self, move: Move, outcome: Receipt | StreamError, *, until_s: float = math.inf
+    ) -> int | StreamError:
+        """Return what `move` does for a move that was sent, by the outcome of its message."""
+        (made,) = await self._looked_after([move], await self._mover.ended([move], [outcome], until_s=until_s))
+        return made
+
+    async def _looked_after(self, moves: Sequence[Move], outcomes: list[int | StreamError]) -> list[int | StreamError]:
         await self._look_at_late_ones(moves, outcomes)
         await self._tell_due(
             (move, outcome)

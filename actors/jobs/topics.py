@@ -98,6 +98,10 @@ class Topics:
         """Return whether the topic is there already, or may still come."""
         return topic in self._settings or len(self._settings) < MOST_IN_ALL
 
+    def is_enlisted(self, topic: str, priority: Priority) -> bool:
+        """Return whether `enlist` was done."""
+        return (topic, priority) in self._enlisted
+
     async def enlist(self, topic: str, priority: Priority) -> None:
         """Make sure that the topic is known to have jobs of this priority, so that whoever takes pulls from there.
         Costs nothing once done. Raises MalformedSubject, NoStream, Disconnected, OutcomeUnknown."""

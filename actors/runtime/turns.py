@@ -27,11 +27,11 @@ class Carriers:
     def __init__(self, not_done: Callable[[str], Exception], unknown: Callable[[str], Exception]) -> None:
         self.not_done, self.unknown = not_done, unknown
         self._tasks: set[asyncio.Task[None]] = set()
-        self._is_closed = False
+        self.is_closed = False
 
     def start(self, carry: Coroutine[None, None, None]) -> "asyncio.Task[None]":
         """Start a task. Raises `not_done` after the close."""
-        if self._is_closed:
+        if self.is_closed:
             carry.close()
             raise self.not_done(f"{CLOSED}; nothing was done")
         task = asyncio.get_running_loop().create_task(carry)
@@ -41,7 +41,7 @@ class Carriers:
 
     async def close(self) -> None:
         """Cancel all, and wait until they have ended."""
-        self._is_closed = True
+        self.is_closed = True
         for task in self._tasks:
             task.cancel()
         if self._tasks:

@@ -193,7 +193,10 @@ class Jobs:
         if (refusal := too_large(job)) is not None:
             return refusal
         if self.direct is not None and self.direct.takes(job):
-            return await self.direct.add_one(job)
+            try:
+                return await self.direct.add_one(job)
+            except StreamError as error:
+                raise client_error(error) from error
         encoded = encode_new_job(job)
         return await self._adds.call(encoded, size=len(encoded) + 1, kind=None)
 

@@ -70,13 +70,10 @@ class DirectAdds:
         except StreamError as error:
             raise client_error(error) from error
 
-    async def add_one(self, job: NewJob) -> Added | NotAdded:
-        """Add a job that it takes, together with others of the same turn of the loop."""
+    def add_one(self, job: NewJob) -> Awaitable[Added | NotAdded]:
+        """Add a job that it takes, together with others of the same turn of the loop. Raises StreamError."""
         assert self._adding is not None
-        try:
-            return await self._adding.add_one(job)
-        except StreamError as error:
-            raise client_error(error) from error
+        return self._adding.add_one(job)
 
     async def run(self) -> None:
         """Open it, and again when it fails. The first failure ends it, and is raised by `opened`."""

@@ -1,7 +1,9 @@
 """A client that stores its jobs by itself keeps the rules that a desk keeps, and gives a desk what it cannot judge."""
 
 import asyncio
+from asyncio import Future
 from collections.abc import AsyncIterator
+from typing import Any
 
 import anyio
 import pytest
@@ -11,8 +13,9 @@ import penstock
 from actors.jobs.rules.job_answers import Added, NotAdded
 from penstock.sdk import direct_adds
 from penstock.sdk.client import Client
-from streams.errors import OutcomeUnknown
+from streams.errors import OutcomeUnknown, StreamError
 from streams.job_messages import LARGEST_BODY
+from streams.outcomes import Receipt
 from streams.server import EmbeddedServer
 from streams.store_health import StoreHealth
 from tests.support.desks import TOPIC, Office, open_service
@@ -131,3 +134,91 @@ async def test_an_unknown_outcome_is_a_timeout(client: Client, office: Office, m
     monkeypatch.setattr(adding._store, "add_many", lost)
     with pytest.raises(penstock.Timeout):
         await client.jobs.add(TOPIC, 1)
+
+
+async def test_of_many_plain_adds_each_has_its_own_answer(
+    client: Client, office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More than fit on their way at once. What is refused, or taken, costs no other its answer."""
+    jobs = client.jobs
+    await jobs.add(TOPIC, 1, id="taken")
+    slow = _slow_steps(client, monkeypatch)
+    large = Raw(b'"' + b"x" * (LARGEST_BODY - 2) + b'"')
+    odd = {
+        3: jobs.add(TOPIC, 2, id="taken", on_same="error"),
+        4: jobs.add(TOPIC, 2, id="taken"),
+        5: jobs.add(TOPIC, large, id="5"),
+        6: jobs.add(TOPIC, "first", id="twice"),
+        7: jobs.add(TOPIC, "second", id="twice"),
+        8: jobs.add(TOPIC, id="8", attempts=0),
+    }
+    calls = [odd.get(number) or jobs.add(TOPIC, number, id=f"{number}") for number in range(1_500)]
+    answers = await asyncio.gather(*calls, return_exceptions=True)
+    errors = {at: getattr(answer, "code", answer) for at, answer in enumerate(answers) if isinstance(answer, Exception)}
+    assert errors == {3: "exists", 8: "bad"}
+    added = {at: answer for at, answer in enumerate(answers) if isinstance(answer, Added)}
+    assert [at for at, answer in added.items() if not answer.is_new] == [4, 7]
+    assert (added[4].is_same_body, added[7].is_same_body) == (False, False)
+    assert [answer.id for at, answer in added.items() if at not in odd] == [
+        f"{n}" for n in range(1_500) if n not in odd
+    ]
+    assert (await office.desk.count(TOPIC)).ready == 1 + 1_500 - 4
+    assert sum(slow) < 1_000, "as many as there is room for are sent without a step for several"
+
+
+async def test_a_plain_add_whose_answer_is_lost_is_read_back(
+    client: Client, office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await client.jobs.add(TOPIC, 0, id="first")
+    direct = client.jobs.direct
+    assert direct is not None
+    assert direct._adding is not None
+    store = direct._adding._store
+    start = store.start_add
+
+    def lose(job: Any, **more: Any) -> "Future[Receipt | StreamError]":
+        answer: Future[Receipt | StreamError] = asyncio.get_running_loop().create_future()
+        sent = start(job, **more) if job.id == "stored" else None
+        if sent is None:
+            answer.set_result(OutcomeUnknown("no acknowledgement", subject=job.id))
+        else:
+            sent.add_done_callback(lambda _: answer.set_result(OutcomeUnknown("it was lost", subject=job.id)))
+        return answer
+
+    with monkeypatch.context() as lossy:
+        lossy.setattr(store, "start_add", lose)
+        assert (await client.jobs.add(TOPIC, 1, id="stored")).is_new
+        with pytest.raises(penstock.Timeout) as lost:
+            await client.jobs.add(TOPIC, 1, id="not stored")
+    assert lost.value.job is not None
+    [again] = await client.jobs.add_many([lost.value.job])
+    assert isinstance(again, Added)
+    assert again.is_new
+    assert (await office.desk.count(TOPIC)).ready == 3
+
+
+async def test_a_caller_that_leaves_its_plain_add_costs_no_other_its_answer(client: Client, office: Office) -> None:
+    await client.jobs.add(TOPIC, 0, id="first")
+    calls = [asyncio.create_task(client.jobs.add(TOPIC, n, id=f"{n}")) for n in range(100)]
+    asyncio.get_running_loop().call_soon(lambda: [call.cancel() for call in calls[::2]])
+    answers = await asyncio.gather(*calls, return_exceptions=True)
+    assert [type(answer) for answer in answers] == [asyncio.CancelledError, Added] * 50
+    again = await asyncio.gather(*(client.jobs.add(TOPIC, n, id=f"{n}") for n in range(100)))
+    assert [answer.is_same_body for answer in again] == [True] * 100
+    assert (await office.desk.count(TOPIC)).ready == 101
+
+
+def _slow_steps(client: Client, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return the sizes of the steps that add several jobs, from here on."""
+    direct = client.jobs.direct
+    assert direct is not None
+    assert direct._adding is not None
+    sizes: list[int] = []
+    add_many = direct._adding._store.add_many
+
+    async def count(adds: Any, **more: Any) -> Any:
+        sizes.append(len(adds))
+        return await add_many(adds, **more)
+
+    monkeypatch.setattr(direct._adding._store, "add_many", count)
+    return sizes

@@ -257,7 +257,7 @@ async def test_a_desk_that_stood_still_leaves_a_turn_to_the_next_try(
 async def test_callers_of_one_desk_that_come_in_one_turn_are_added_for_together(
     office: Office, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As the gateway calls it, for programs that know nothing of one another."""
+    """As the gateway calls it, for programs that know nothing of one another. What is due at once goes alone."""
     steps: list[int] = []
     add_many = office.store.add_many
 
@@ -269,7 +269,7 @@ async def test_callers_of_one_desk_that_come_in_one_turn_are_added_for_together(
     await office.add("taken", body=1)
     topics = [TOPIC, "a b", *[TOPIC] * 8]
     jobs = [NewJob(topic=topic, id=f"{n}", body=Raw(b"2"), delay_ms=n - 1) for n, topic in enumerate(topics)]
-    jobs[5] = NewJob(topic=TOPIC, id="taken", body=Raw(b"2"), on_same="error")
+    jobs[5] = NewJob(topic=TOPIC, id="taken", body=Raw(b"2"), delay_ms=4, on_same="error")
     answers = await asyncio.gather(*(office.desk.add_one(job) for job in jobs))
     assert [answer.code for answer in answers] == ["bad", "bad", "ok", "ok", "ok", "exists", *["ok"] * 4]
     assert [answer.id for answer in answers] == [job.id for job in jobs]
