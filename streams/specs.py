@@ -263,10 +263,15 @@ def job_consumer(
         name=_joined(f"jobs{lane}", topic),  # not after the topic, where a topic `mail_high` would meet `mail`
         filter_subject=namespace.jobs_in(f"ready{lane}", topic),
         about=f"ready jobs of {topic}, priority {priority}",
-        ack_wait_s=_WITHOUT_LEADER_S if is_clustered else 3.0,  # on one a dead node's jobs are back within five
+        ack_wait_s=job_ack_wait_s(is_clustered),
         max_ack_pending=20_000,
         idle_s=JOBS_IDLE_S,
     )
+
+
+def job_ack_wait_s(is_clustered: bool) -> float:
+    """Return after how long a job whose holder is silent comes again."""
+    return _WITHOUT_LEADER_S if is_clustered else 3.0  # on one server a dead node's jobs are back within five seconds
 
 
 def submit_consumer(namespace: Namespace) -> ConsumerSpec:

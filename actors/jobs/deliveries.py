@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from actors.jobs.dead_letters import Burial, malformed_dead_letter, write_dead_letters
 from actors.jobs.reads import Found, found_of
 from actors.jobs.rules.job_rules import came_back, freed_ms, is_in_past, kept_s, noted, noted_once, past_of
-from actors.jobs.stream import NEAR_MS, SOON_MS, JobStream, names_of
+from actors.jobs.stream import NEAR_MS, SOON_MS, JobStream, names_of, used_up
 from actors.runtime.failpoints import reach
 from actors.runtime.logs import fields
 from streams.delivery import Delivery
@@ -159,7 +159,8 @@ class JobDeliveries:
         now_ms = self._jobs.clock.now_ms()
         moves: list[tuple[Delivery, Move]] = []
         for delivery, job, delay_ms in unstarted:
-            again = replace(job, attempts=job.attempts + delivery.delivered - 1, due_ms=now_ms + delay_ms)
+            used = used_up(job, delivery, self._jobs.connection, self._jobs.clock)
+            again = replace(job, attempts=used, due_ms=now_ms + delay_ms)
             moves.append((delivery, self._jobs.placed(again, expected=delivery.seq, now_ms=now_ms)))
         return await self._settle(moves, is_certain=True)
 

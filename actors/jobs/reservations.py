@@ -41,7 +41,7 @@ from actors.jobs.rules.job_rules import (
     noted,
     past_of,
 )
-from actors.jobs.stream import NEAR_MS, PAUSES_S, JobStream, is_doubtful
+from actors.jobs.stream import NEAR_MS, PAUSES_S, JobStream, is_doubtful, used_up
 from actors.runtime.failpoints import reach
 from actors.runtime.logs import fields
 from streams.delivery import Delivery, ack_all
@@ -147,7 +147,7 @@ class JobReservations:
                 continue
             if counts_deliveries and delivery.delivered > 1:
                 most = max(job.attempts, job.most_attempts - 1)
-                job = replace(job, attempts=min(most, job.attempts + delivery.delivered - 1))
+                job = replace(job, attempts=min(most, used_up(job, delivery, jobs.connection, jobs.clock)))
             if job.expires_ms and now_ms >= job.expires_ms:
                 unfit.append((delivery, job, "it was not started in time", "expired"))
             elif job.attempts >= job.most_attempts:

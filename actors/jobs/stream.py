@@ -9,6 +9,7 @@ from zlib import crc32
 
 import anyio
 
+from actors.jobs.rules.job_handling import lost_before
 from actors.jobs.rules.job_rules import (
     BACKSTOP_MS,
     TRACE_MS,
@@ -39,6 +40,7 @@ from streams.log import LogEntry, delete_entry, entry_at, last_entries, last_ent
 from streams.moves import Move, Mover
 from streams.outcomes import Receipt
 from streams.publisher import Publisher
+from streams.specs import job_ack_wait_s
 from streams.subjects import Namespace, token_of
 from streams.sure_reads import SureReads
 
@@ -345,6 +347,17 @@ def is_fired_by_server(delivery: Delivery) -> bool:
     """Return whether the server made this job ready by its schedule: timers and moves leave headers of their own."""
     has = delivery.has_header
     return has(SCHEDULER) and not has(EXPECTED) and not has(SHOT)
+
+
+def used_up(job: JobRecord, delivery: Delivery, connection: Connection, clock: Clock, *, most: int = 0) -> int:
+    """Return how many attempts of a delivered job are used up, this one not among them. What may not run twice counts
+    each delivery. `most`: the handler's attempts, where it has its own."""
+    if delivery.delivered == 1:
+        return job.attempts
+    if (most or job.most_attempts) == 1:
+        return job.attempts + delivery.delivered - 1
+    age_ms = clock.now_ms() - delivery.stored_ms
+    return job.attempts + lost_before(delivery.delivered, age_ms, round(1000 * job_ack_wait_s(connection.is_clustered)))
 
 
 def is_doubtful(delivery: Delivery, connection: Connection, clock: Clock) -> bool:

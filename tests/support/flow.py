@@ -86,11 +86,12 @@ class FlowTown:
         self._namespace = connection.namespace
         self._tasks = tasks
 
-    async def join(self, name: str, *, governs: bool = True) -> FlowHand:
+    async def join(self, name: str, *, governs: bool = True, spends: bool = True) -> FlowHand:
         """Have one more node, which spends what it may. Without `governs` it never becomes the governor."""
         hand: FlowHand = await self._tasks.start(self._live, name, governs)
         self.hands.append(hand)
-        self._tasks.start_soon(hand.spend)
+        if spends:
+            self._tasks.start_soon(hand.spend)
         return hand
 
     async def _live(self, name: str, governs: bool, *, task_status: TaskStatus[FlowHand]) -> None:

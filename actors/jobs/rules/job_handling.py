@@ -1,8 +1,9 @@
 """What a node does with the jobs that its handlers serve: run or refuse, try again or bury, and how many to hold.
 
 Attempts. The consumer's delivery holds a job that a handler runs, and nothing is written before the run. So the used
-attempts are those in the payload, and one for each earlier delivery of this message, whose holder vanished. A job that
-was given back unstarted is therefore written anew, and its deliveries count from one again.
+attempts are those in the payload, and one for each earlier delivery of this message whose holder vanished. A job that
+was given back unstarted is therefore written anew, and its deliveries count from one again. The server also counts what
+it delivered to a caller that left in that moment, and delivers it again at once: that is no attempt.
 
 Holding. A topic prefetches as many jobs as it ends in a twentieth of a second. So fast handlers never wait for the
 server, and slow ones take nothing from other nodes. A handler of lists holds its next lists too. Under a rate these are
@@ -19,6 +20,8 @@ import msgspec
 
 from streams.backoff import Backoff, next_delay_ms
 
+EARLY_MS = 500
+"""By how much a delivery may seem to come before its ack wait is over: the server's clock is not known exactly."""
 AHEAD_S = 0.05
 """How much of its own pace a topic prefetches: fifty times the round trip to a server nearby."""
 MOST_AHEAD = 2_048
@@ -47,9 +50,11 @@ class UnfitReason(msgspec.Struct, frozen=True):
     reason: str
 
 
-def attempt_of(attempts: int, delivered: int) -> int:
-    """Return which attempt this delivery is, from 1: `attempts` by the payload, `delivered` by the server."""
-    return attempts + delivered
+def lost_before(delivered: int, age_ms: int, ack_wait_ms: int) -> int:
+    """Return how many deliveries before this one were attempts: each time the holder vanished, and the job came again
+    after the ack wait. What came again sooner had begun nowhere: it was given back, or its caller left as it came.
+    `age_ms`: how long ago the job was stored."""
+    return min(delivered - 1, max(0, age_ms + EARLY_MS) // ack_wait_ms)
 
 
 def unfit(attempt: int, most_attempts: int, expires_ms: int, now_ms: int) -> UnfitReason | None:
@@ -78,11 +83,12 @@ def ahead_of(ended_per_s: float) -> int:
     return 1 << (wanted - 1).bit_length() if wanted else 0
 
 
-def suspicion_of(delivered: int, attempt: int, most_attempts: int) -> Suspicion:
-    """Return how suspicious a delivery makes its topic's jobs: its earlier holders may have died of it."""
-    if delivered <= 1:
+def suspicion_of(lost: int, used: int, most_attempts: int) -> Suspicion:
+    """Return how suspicious a delivery makes its topic's jobs: its earlier holders may have died of it. `lost`: how
+    many of the `used` attempts ended so since the job was stored."""
+    if not lost:
         return "none"
-    return "grave" if 2 * (attempt - 1) >= most_attempts else "some"
+    return "grave" if 2 * used >= most_attempts else "some"
 
 
 def places_of(places: int, most: int, running: int, free: int, share: float) -> int:

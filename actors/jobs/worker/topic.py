@@ -21,7 +21,6 @@ from actors.jobs.deliveries import Whose
 from actors.jobs.rules.job_handling import (
     Suspicion,
     ahead_of,
-    attempt_of,
     capacity_of,
     excess_of,
     lane_capacities,
@@ -30,7 +29,7 @@ from actors.jobs.rules.job_handling import (
     unfit,
 )
 from actors.jobs.rules.topic_settings import LANES, TopicSettings
-from actors.jobs.stream import NEAR_MS, is_doubtful
+from actors.jobs.stream import NEAR_MS, is_doubtful, used_up
 from actors.jobs.worker.doubts import Doubts
 from actors.jobs.worker.ends import Ends, facts_of
 from actors.jobs.worker.handler import Handler
@@ -526,8 +525,12 @@ class TopicWorker:
             self._tune()
 
     def _suspicion_of(self, delivery: Delivery, record: JobRecord) -> Suspicion:
-        attempt = attempt_of(record.attempts, delivery.delivered)
-        return suspicion_of(delivery.delivered, attempt, self.handler.attempts or record.most_attempts)
+        used = self._used_up(record, delivery)
+        return suspicion_of(used - record.attempts, used, self.handler.attempts or record.most_attempts)
+
+    def _used_up(self, record: JobRecord, delivery: Delivery) -> int:
+        shared = self._shared
+        return used_up(record, delivery, shared.connection, shared.clock, most=self.handler.attempts or 0)
 
     async def breathe(self) -> None:
         """Let the loop turn, and find out whether the process had stopped before a job begins."""
@@ -545,8 +548,8 @@ class TopicWorker:
             except MalformedMessage as error:
                 self._set_aside(Unfit(delivery, None, 0, str(error)))
                 continue
-            attempt = record.attempts + delivery.delivered
             most_attempts = handler.attempts or record.most_attempts
+            attempt = self._used_up(record, delivery) + 1
             if (attempt > 1 or record.expires_ms) and not self._is_fit(delivery, record, attempt, most_attempts):
                 continue
             if self._settings.region_key and self._is_stray(delivery, record, attempt):

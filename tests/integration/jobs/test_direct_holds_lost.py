@@ -81,6 +81,22 @@ async def test_what_no_caller_got_costs_no_attempt(client: Client, office: Offic
     assert set(attempts.values()) == {1}
 
 
+async def test_what_comes_again_at_once_had_begun_nowhere_and_costs_no_attempt(client: Client, office: Office) -> None:
+    """As when a caller leaves in the moment in which the server delivers to it."""
+    await office.topics.use(TOPIC, "normal")
+    await office.add("early")
+    async with PullOnce(office.connection) as pulls:
+        await (await _pulled(office, pulls)).nak()
+        [job] = await client.jobs.reserve_many(TOPIC, wait=10)
+        assert (job.id, job.attempt) == ("early", 1)
+        await job.finish()
+        await office.add("late")
+        await _pulled(office, pulls)  # and its holder vanishes
+        [job] = await client.jobs.reserve_many(TOPIC, wait=20)
+        assert (job.id, job.attempt) == ("late", 2)
+        await job.finish()
+
+
 async def test_whoever_is_cancelled_leaves_no_job_held_by_nobody(
     server: EmbeddedServer, client: Client, office: Office
 ) -> None:

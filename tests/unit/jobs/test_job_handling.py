@@ -13,10 +13,10 @@ from actors.jobs.rules.job_handling import (
     UnfitReason,
     after_failure,
     ahead_of,
-    attempt_of,
     capacity_of,
     excess_of,
     lane_capacities,
+    lost_before,
     places_of,
     suspicion_of,
     unfit,
@@ -29,8 +29,12 @@ POLICY = Backoff(growth="exponential", base_ms=1_000, cap_ms=60_000)
 
 
 def test_first_delivery_of_a_new_job_is_its_first_attempt() -> None:
-    assert attempt_of(attempts=0, delivered=1) == 1
-    assert attempt_of(attempts=3, delivered=2) == 5  # three by the payload, one by a holder that vanished
+    assert lost_before(1, age_ms=60_000, ack_wait_ms=3_000) == 0
+    assert lost_before(2, age_ms=3_000, ack_wait_ms=3_000) == 1
+    assert lost_before(2, age_ms=2_600, ack_wait_ms=3_000) == 1  # the clock is not known exactly
+    assert lost_before(2, age_ms=50, ack_wait_ms=3_000) == 0  # its caller left as it came
+    assert lost_before(5, age_ms=7_000, ack_wait_ms=3_000) == 2
+    assert lost_before(2, age_ms=-400, ack_wait_ms=3_000) == 0
 
 
 @given(COUNTS, COUNTS)
@@ -65,18 +69,20 @@ def test_a_failed_attempt_is_followed_by_another_until_the_last(
         assert 0 < step.delay_ms <= POLICY.cap_ms
 
 
-@given(st.integers(1, 50), COUNTS, COUNTS)
-def test_poison_that_kills_its_holder_is_used_up_in_the_end(delivered: int, attempts: int, most: int) -> None:
-    """However it comes again, each delivery raises the attempt, so that at last it is not run."""
-    attempt = attempt_of(attempts, delivered)
-    assert attempt_of(attempts, delivered + 1) == attempt + 1
-    assert suspicion_of(1, attempt, most) == "none"
-    assert suspicion_of(delivered + 1, attempt + 1, most) != "none"
+@given(st.integers(1, 50), COUNTS, COUNTS, st.integers(3_000, 15_000))
+def test_poison_that_kills_its_holder_is_used_up_in_the_end(
+    delivered: int, attempts: int, most: int, ack_wait_ms: int
+) -> None:
+    """Each delivery that comes after an ack wait raises the attempt, so that at last it is not run."""
+    lost = lost_before(delivered, (delivered - 1) * ack_wait_ms, ack_wait_ms)
+    assert lost == delivered - 1
+    assert suspicion_of(0, attempts, most) == "none"
+    assert suspicion_of(lost + 1, attempts + lost + 1, most) != "none"
 
 
 def test_suspicion_is_grave_from_half_of_the_attempts_on() -> None:
-    assert [suspicion_of(attempt, attempt, 10) for attempt in range(1, 8)] == ["none", *["some"] * 4, *["grave"] * 2]
-    assert suspicion_of(2, 2, 2) == "grave"
+    assert [suspicion_of(used, used, 10) for used in range(7)] == ["none", *["some"] * 4, *["grave"] * 2]
+    assert suspicion_of(1, 1, 2) == "grave"
 
 
 @given(st.floats(0, 10**6))
