@@ -25,6 +25,8 @@ from streams.clock import monotonic_s
 ROUND_MS = 1_000
 SOURCE, PLATFORM, DECLARED, INFLOW = "source.", "platform.", "declared.", "inflow."
 """Where the keys of the rates begin."""
+MOST_KNOWN = 4_096
+"""Sources whose limits are kept, since their next requests spend the same."""
 NO_SHARES = "no governor deals shares of our rates"
 
 
@@ -78,6 +80,15 @@ def inflow_of(source: SourceKey, settings: FetchSettings) -> BudgetLimit:
     """Return the rate of the orders that enter."""
     rate = Rate(settings.inflow, max(1, int(settings.inflow)))
     return BudgetLimit("the source's `inflow` of orders", WantedRate(f"{INFLOW}{source}", rate))
+
+
+class _KnownLimits(NamedTuple):
+    """What a request to a source spends under these settings, and what it takes beside one of each."""
+
+    settings: FetchSettings
+    declared: Sequence[RateBucket]
+    spends: list[tuple[WantedRates, WantedRate]]
+    dearer: list[tuple[tuple[WantedRates, WantedRate], int]]
 
 
 class Spending:
@@ -143,6 +154,7 @@ class Budgets:
         self._held: dict[SourceKey, float] = {}
         self._windows: dict[str, RequestWindow] = {}
         self._under_way: dict[str, int] = {}
+        self._limits: dict[tuple[SourceKey, bool], _KnownLimits] = {}
         self._freed: anyio.Event | None = None  # set while a task waits for a place
 
     def request(
@@ -155,15 +167,23 @@ class Budgets:
     ) -> Spending:
         """Return one request to the source, within our settings and the platform's limits as its adapter declares
         them. `is_detail`: it is for the details of orders."""
-        # A limit by address is the node's own, since each node has its own address.
+        known = self._limits.get((source, is_detail))
+        if known is None or known.settings is not settings or known.declared is not declared:
+            known = self._know_limits(source, settings, declared, is_detail=is_detail)
+        dearer = [RateRequest([spend], count) for spend, count in known.dearer]
+        return Spending(RateRequest(known.spends), lambda: self._held_ms(source), dearer)
+
+    def _know_limits(
+        self, source: SourceKey, settings: FetchSettings, declared: Sequence[RateBucket], *, is_detail: bool
+    ) -> _KnownLimits:
         limits = limits_of(source, settings, declared, is_detail=is_detail)
+        # A limit by address is the node's own, since each node has its own address.
         spends = [(self._own if limit.scope == "address" else self._rates, limit.wanted) for limit in limits]
-        dearer = [
-            RateRequest([spend], limit.units - 1)
-            for spend, limit in zip(spends, limits, strict=True)
-            if limit.units > 1
-        ]
-        return Spending(RateRequest(spends), lambda: self._held_ms(source), dearer)
+        dearer = [(spend, limit.units - 1) for spend, limit in zip(spends, limits, strict=True) if limit.units > 1]
+        if len(self._limits) >= MOST_KNOWN:
+            self._limits.clear()
+        known = self._limits[source, is_detail] = _KnownLimits(settings, declared, spends, dearer)
+        return known
 
     def part_of(self, source: SourceKey, *, is_shared: bool) -> float:
         """Return this node's part of the requests to a source, or to its platform (`is_shared`), as they are dealt."""

@@ -230,6 +230,7 @@ class Ledgers:
                 batch = list(line)
                 line.clear()
                 await self._store(source, batch)
+                await asyncio.sleep(0)  # what the stored changes allow goes on first, and joins the next write
         finally:
             del self._changes[source]
             _cancel(line)

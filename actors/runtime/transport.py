@@ -10,6 +10,7 @@ import re
 from collections import defaultdict
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -54,7 +55,6 @@ class Transport:
         """Return the response. Raises PlatformDown, TooMuch, or BadUrl."""
         import aiohttp  # commands that send nothing need not import it
 
-        limit = aiohttp.ClientTimeout(total=timeout_s)
         try:
             async with self._session.request(
                 request.method,
@@ -62,7 +62,7 @@ class Transport:
                 params=request.params or None,
                 headers=dict(request.headers) or None,
                 data=request.body or None,
-                timeout=limit,
+                timeout=_within(timeout_s),
                 allow_redirects=False,
             ) as answer:
                 body = await self._read(answer, most_bytes, timeout_s)
@@ -77,7 +77,10 @@ class Transport:
         for their turn up to `timeout_s`. The rest of the time is the session's."""
         if answer.content_length is not None and answer.content_length > most:
             raise TooMuch(f"{shown_url(str(answer.url))}: {answer.content_length} bytes announced, {most} allowed")
-        parts, size, inflater = list[bytes](), 0, Inflater(answer.headers.get("Content-Encoding", ""))
+        encoding = answer.headers.get("Content-Encoding", "")
+        if not encoding and answer.content_length is not None and answer.content_length <= LARGE:
+            return await answer.read()  # the client reads no more than was announced
+        parts, size, inflater = list[bytes](), 0, Inflater(encoding)
         turn: anyio.Lock | None = None
         try:
             async for raw in answer.content.iter_chunked(CHUNK):
@@ -101,6 +104,13 @@ class Transport:
         return lock
 
 
+@lru_cache(maxsize=64)
+def _within(timeout_s: float) -> aiohttp.ClientTimeout:
+    import aiohttp
+
+    return aiohttp.ClientTimeout(total=timeout_s)
+
+
 def _headers(headers: Mapping[str, str]) -> dict[str, str]:
     """Return the headers with names in lower case. Cookies stand on lines of their own, since there may be several."""
     found = dict[str, str]()
@@ -110,6 +120,7 @@ def _headers(headers: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
+@lru_cache(maxsize=1024)
 def check_url(url: str) -> URL:
     """Return the URL if it may be called. Raises BadUrl unless it is http or https without a user, as logs show
     URLs."""

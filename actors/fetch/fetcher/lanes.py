@@ -105,6 +105,8 @@ class Readings:
         try:
             if not self._may_read(work.source):
                 return Ended(work.source, work.slice, NotNow("another zone has the source now", 0), work.settings, 0.0)
+            if not traces.is_on:
+                return await self._reader.read(work)
             facts = {"source": str(work.source), "slice": work.slice.slice_id, "attempt": work.slice.attempt}
             with traces.span(f"fetch {work.source.platform}", "producer", facts, parent=""):
                 return await self._reader.read(work)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Awaitable, Callable
+from types import TracebackType
 
 import anyio
 from anyio.abc import TaskGroup
@@ -13,28 +13,38 @@ from actors.runtime.supervisor import one_error
 Job = Callable[[], Awaitable[None]]
 
 
-@asynccontextmanager
-async def prefetching() -> AsyncIterator[Callable[[Job], Awaitable[None]]]:
-    """Yield a function that starts a job as soon as the job before it is done. The block ends after the last job.
+class Prefetching:
+    """An async context manager. It yields a function that starts a job as soon as the job before it is done. The block
+    ends after the last job.
 
-    If a job fails, the block ends at once with its error. Until the first job it starts no task."""
-    place = anyio.Semaphore(1, fast_acquire=True)
-    group: TaskGroup | None = None
+    If a job fails, the block ends at once with its error. Most windows have no orders, so it starts nothing until the
+    first job."""
 
-    async def run(job: Job) -> None:
-        try:
-            await job()
-        finally:
-            place.release()
+    def __init__(self) -> None:
+        self._group: TaskGroup | None = None
+        self._place: anyio.Semaphore | None = None
 
-    with one_error():
-        async with AsyncExitStack() as stack:
+    async def __aenter__(self) -> Callable[[Job], Awaitable[None]]:
+        return self._start
 
-            async def start(job: Job) -> None:
-                nonlocal group
-                if group is None:
-                    group = await stack.enter_async_context(anyio.create_task_group())
-                await place.acquire()
-                group.start_soon(run, job)
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        if self._group is None:
+            return None
+        with one_error():
+            return await self._group.__aexit__(kind, error, trace)
 
-            yield start
+    async def _start(self, job: Job) -> None:
+        if self._group is None or self._place is None:
+            self._place = anyio.Semaphore(1, fast_acquire=True)
+            self._group = await anyio.create_task_group().__aenter__()
+        await self._place.acquire()
+        self._group.start_soon(_run, job, self._place)
+
+
+async def _run(job: Job, place: anyio.Semaphore) -> None:
+    try:
+        await job()
+    finally:
+        place.release()

@@ -146,6 +146,8 @@ class PlatformSession:
 
     async def request(self, reading: WindowReading, ask: Ask) -> list[Row]:
         """Return the rows of the next response. Raises Stopped with the outcome that ends the reading."""
+        if not reading.list_name:
+            return await self._request(reading, ask)
         with _in_list(reading.list_name):
             return await self._request(reading, ask)
 
@@ -339,15 +341,15 @@ class PlatformSession:
 
 @contextmanager
 def _in_list(name: str) -> Iterator[None]:
-    """Name the list in what goes wrong, where a source has several."""
+    """Name the list in what goes wrong, for a source that has several."""
     try:
         yield
     except Stopped as stopped:
-        if not name or isinstance(stopped.outcome, WindowStored):
+        if isinstance(stopped.outcome, WindowStored):
             raise
         raise Stopped(replace(stopped.outcome, reason=f"list {name!r}: {stopped.outcome.reason}")) from stopped
     except BrokenContract as error:
-        error.reason = f"list {name!r}: {error.reason}" if name else error.reason
+        error.reason = f"list {name!r}: {error.reason}"
         raise
 
 

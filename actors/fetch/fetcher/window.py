@@ -39,7 +39,7 @@ from actors.fetch.fetcher.decisions import (
 )
 from actors.fetch.fetcher.logins import Logins
 from actors.fetch.fetcher.obeying import Obeying
-from actors.fetch.fetcher.prefetch import prefetching
+from actors.fetch.fetcher.prefetch import Prefetching
 from actors.fetch.fetcher.rows import NewContents, NewVersions, RecentSources, pages_of, row_dead_letter, shortness
 from actors.fetch.fetcher.session import IN_PLACE_MS, AttemptTime, PlatformSession, Stopped, shown
 from actors.fetch.fetcher.unfinished import Batch, UnfinishedReading, UnfinishedReadings
@@ -245,7 +245,7 @@ class WindowReader:
         reading = progress.reading
         session = self._session(work, adapter, time)
         pages = count(1)
-        async with prefetching() as publish:
+        async with Prefetching() as publish:
             for left in tuple(progress.unpublished):
                 await self._pace(work, left, time)
                 await publish(partial(self._publish, work, progress, left, next(pages)))
@@ -261,7 +261,8 @@ class WindowReader:
                     await self._pace(work, batch, time)
                     await publish(partial(self._publish, work, progress, batch, next(pages)))
         self._obeying.checked(work.source, adapter, reading.obeys)
-        await self._set_aside(work, reading.bad)
+        if reading.bad:
+            await self._set_aside(work, reading.bad)
         reach("publish")
         await self._store_fresh(work, progress)
         short = shortness(reading.result, work.slice.short)

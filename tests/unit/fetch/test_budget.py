@@ -265,3 +265,16 @@ def test_a_limit_without_a_number_costs_nothing_and_says_who_shares_what_is_lear
     assert [(bucket.scope, bucket.per_second) for bucket in named] == [("app", 0), ("app", 0)]
     settings = FetchSettings(rate=10, burst=1)
     assert limits_of(SHOP, settings, named) == limits_of(SHOP, settings, [])
+
+
+def test_other_settings_and_another_declaration_are_in_force_with_the_next_request() -> None:
+    hand = Hand()
+    slow, fast = FetchSettings(rate=1.0, burst=1), FetchSettings(rate=10.0, burst=1)
+    assert about(hand.ask(SHOP, SHOP, settings=slow), [0, 1_000])
+    hand.now_ms += 10_000
+    assert about(hand.ask(SHOP, SHOP, settings=fast), [0, 100])
+    hand.now_ms += 10_000
+    declared = (RateBucket(per_second=2.0, burst=1, scope="shop"),)
+    assert about(hand.ask(SHOP, SHOP, settings=fast, declared=declared), [0, 500])
+    hand.now_ms += 10_000
+    assert about(hand.ask(SHOP, SHOP, settings=fast), [0, 100])
