@@ -17,7 +17,7 @@ from streams.connection import Connection
 from streams.entries import Change
 from streams.frames import Message
 from streams.publisher import Publisher
-from streams.rate_messages import LIFE_S, AskShares, KeyAsk
+from streams.rate_messages import LIFE_S, SECOND_S, AskShares, KeyAsk
 from streams.server import EmbeddedServer
 from tests.support.flow import FlowHand, FlowTown, flow_town
 from tests.support.server import Reachable
@@ -47,12 +47,15 @@ async def test_one_node_alone_has_the_whole_rate_and_the_first_item_starts_at_on
                 took_s = hand.began[before + STEADY - 1] - hand.began[before]
         assert holds(town)
         hand.idle()
-        asked, count = monotonic_s(), len(hand.began)
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(hand.spend, "another")
-            await hand.has_begun(count + 1)
-            hand.idle()
-        assert hand.began[count] - asked < 0.25
+        waited_s: list[float] = []
+        for number in range(5):  # the machine may be busy at one of them
+            asked, count = monotonic_s(), len(hand.began)
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(hand.spend, f"another {number}")
+                await hand.has_begun(count + 1)
+                hand.idle()
+            waited_s.append(hand.began[count] - asked)
+        assert min(waited_s) < 0.25
 
 
 async def test_a_governor_without_requests_renews_its_lease_each_second_and_with_them_three_times(
@@ -186,7 +189,7 @@ async def test_a_governor_that_loses_its_lease_and_has_it_again_goes_on_at_once_
         assert await elected(first)
         back, count = monotonic_s(), len(other.began)
         await other.has_begun(count + 1)
-        assert other.began[count] - back < 1.5
+        assert other.began[count] - back < LIFE_S + SECOND_S, "a new governor would give nothing before"
         second = await town.join("c")
         first.link.freeze()
         assert not await elected(second)
