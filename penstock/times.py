@@ -10,14 +10,15 @@ from difflib import get_close_matches
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
 from actors.runtime.rules.setting_values import BadSetting, read_duration
-from actors.runtime.rules.texts import EPOCH, time_text
+from actors.runtime.rules.texts import EPOCH, span_text, time_text
 from penstock.errors import UsageError
 
-__all__ = ["read_moment", "read_range", "read_zone", "span_text", "time_text"]
+__all__ = ["fact_text", "read_moment", "read_range", "read_zone", "span_text", "time_text"]
 
 _MOMENT = re.compile(
     r"(\d{4}-\d{2}-\d{2})(?:[T ](\d{2}:\d{2}(?::\d{2}(?:[.,]\d{1,9})?)?)\s?(Z|z|[+-]\d{2}:?\d{2})?)?", re.ASCII
 )
+_FROM_1980_MS = 315_532_800_000
 _WRITE = "write it as 2026-01-31T08:00:00Z, 2026-01-31T16:00:00+08:00, -3d or now"
 
 
@@ -66,26 +67,11 @@ def read_zone(name: str) -> ZoneInfo | None:
         raise UsageError(f"--tz {name[:64]!r}: no such time zone; {hint}") from None
 
 
-def span_text(span_ms: int) -> str:
-    """Return a length of time for people: its two largest units, `3d4h`, `2m5s`, `12.5s`, `80ms`."""
-    if span_ms < 0:
-        return f"-{span_text(-span_ms)}"
-    if span_ms < 1000:
-        return f"{span_ms}ms"
-    if span_ms < 60_000:
-        return f"{span_ms / 1000:.1f}".rstrip("0").rstrip(".") + "s"
-    for unit_ms, unit, below_ms, below in _PAIRS:
-        if span_ms >= unit_ms:
-            rest = span_ms % unit_ms // below_ms
-            return f"{span_ms // unit_ms}{unit}" + (f"{rest}{below}" if rest else "")
-    raise AssertionError("a minute or more has a pair")
-
-
-_PAIRS = (
-    (86_400_000, "d", 3_600_000, "h"),
-    (3_600_000, "h", 60_000, "m"),
-    (60_000, "m", 1_000, "s"),
-)
+def fact_text(name: str, value: object) -> str:
+    """Return a fact of a record for people. The name of a time in ms ends in `_ms`, and from 1980 on it is a moment."""
+    if not isinstance(value, int) or not name.endswith("_ms"):
+        return str(value)
+    return time_text(value) if value >= _FROM_1980_MS else span_text(value)
 
 
 def _span_ms(text: str) -> int:

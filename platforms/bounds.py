@@ -23,6 +23,7 @@ from platforms.times import EARLIEST_MS, LATEST_MS, TimeStyle, can_write, find_z
 
 _LONGEST_SHIFT_MS = 26 * 3_600_000  # Samoa left out a whole day, and no zone has moved further
 _WEEK_MS = 7 * 86_400_000
+_UTC = TimeStyle("iso_z")
 
 BoundKind = Literal["includes", "excludes", "absent"]
 
@@ -35,7 +36,12 @@ class Window(Struct, frozen=True):
 
     def __post_init__(self) -> None:
         if self.start_ms >= self.end_ms:
-            raise ValueError(f"window [{self.start_ms}, {self.end_ms}) is empty or turned round")
+            raise ValueError(f"window {window_text(self)} is empty or turned round")
+
+
+def window_text(window: Window) -> str:
+    """Return the window for people, in UTC."""
+    return f"from {_UTC.write(window.start_ms)} to {_UTC.write(window.end_ms)}"
 
 
 class RequestedBounds(NamedTuple):

@@ -10,9 +10,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from platforms.adapter import LARGEST, Page, PageRules
-from platforms.bounds import Bounds, Window
+from platforms.bounds import Bounds, Window, window_text
 from platforms.errors import PageCut
-from platforms.parts import window_text
 
 _LEAST = 10
 """No platform lists fewer at once."""
@@ -83,7 +82,7 @@ class PageCheck:
             return None
         if others - self._keys(self._pages[-1]):
             raise PageCut(
-                f"the platform lists {len(whole)} orders of {window_text(self._windows[-1])}, and {len(others)} others "
+                f"the platform lists {len(whole)} orders {window_text(self._windows[-1])}, and {len(others)} others "
                 f"of a half of it: an answer has {len(whole)} orders at most, and the file says more",
                 first.rows[0].body[:_SHOWN],
                 rows=len(first.rows),

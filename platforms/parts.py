@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Literal, NamedTuple
 
 from platforms.adapter import Page, PageRules, Row
-from platforms.bounds import Bounds, Window
+from platforms.bounds import Bounds, Window, window_text
 from platforms.errors import BrokenContract
 
 _FILL = 0.75  # parts are cut to be this full on average: at 100 a page they then overflow about once in 350
@@ -194,7 +194,7 @@ class Part:
         end = min(total or 0, rules.deepest or total or 0)
         if end > rules.most_requests * size:  # a wrong total must not fill the memory with the numbers of pages
             raise BrokenContract(
-                f"the platform counts {total} orders in {window_text(self.window)}, which are more than "
+                f"the platform counts {total} orders {window_text(self.window)}, which are more than "
                 f"{rules.most_requests} pages of {size}"
             )
         return [at // size if rules.numbered == "number" else at for at in range(0, end, size)]
@@ -223,12 +223,13 @@ class Part:
         assert page is not None  # `decide` says more only when there is more
         if page in self._turned:
             raise BrokenContract(
-                f"the platform names the same next page again after {self.pages} pages of {window_text(self.window)}"
+                f"the platform names the same next page again after {self.pages} pages of orders "
+                f"{window_text(self.window)}"
             )
         if self._repeats >= _MOST_REPEATS:
             raise BrokenContract(
-                f"{self._repeats} pages in a row of {window_text(self.window)} list the same orders again: the "
-                "platform does not take the name of the next page"
+                f"{self._repeats} pages in a row of orders {window_text(self.window)} list the same again: "
+                "the platform does not take the name of the next page"
             )
         self._turned.add(page)
         self.page = page
@@ -425,8 +426,3 @@ def cut_window(window: Window, longest_ms: int, step_ms: int) -> list[Window]:
         parts.append(Window(start, end))
         start = end
     return parts
-
-
-def window_text(window: Window) -> str:
-    """Return the window as people write it."""
-    return f"[{window.start_ms}, {window.end_ms})"

@@ -42,7 +42,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from platforms.adapter import EMPTY_PAGE, LARGEST, LONGEST_KEY, BadRow, Declaration, Page, Row
-from platforms.bounds import RequestedBounds, Window
+from platforms.bounds import RequestedBounds, Window, window_text
 from platforms.errors import BrokenContract, Unreadable, WindowIgnored
 from platforms.page_check import ENOUGH, PageCheck, PageSize, halves, is_enough, wants_check
 from platforms.parts import (
@@ -59,7 +59,6 @@ from platforms.parts import (
     repeats_many,
     unsettled,
     walk_on,
-    window_text,
 )
 from platforms.window_check import WindowCheck, thirds
 
@@ -205,7 +204,7 @@ class Reading:
         if self._todo:
             if self._requests - self._moved >= self._rules.most_requests:
                 raise BrokenContract(
-                    f"{self._requests} requests did not come to the end of {window_text(self._window)}"
+                    f"{self._requests} requests did not come to the end of the orders {window_text(self._window)}"
                 )
             part = self._todo[-1]
             return Ask(part.window, part.page)
@@ -306,8 +305,8 @@ class Reading:
         part = self._todo[-1]
         if not self._can_split(part.window):
             raise BrokenContract(
-                f"{why or 'the platform finds it too wide'}; nothing smaller than {window_text(part.window)} can be "
-                "asked for"
+                f"{why or 'the platform finds it too wide'}; nothing smaller than orders {window_text(part.window)} "
+                "can be asked for"
             )
         self._replace(part, 2)
 
@@ -403,7 +402,7 @@ class Reading:
         is_page = len(strays) >= _FEW_ROWS and 2 * len(strays) > len(rows)
         if is_page or (odd and self._odd >= 3 * _FEW_ROWS and 2 * self._odd > self._listed):
             raise WindowIgnored(
-                f"{len(odd)} of {len(rows)} rows are not from {window_text(asked)}: the platform ignores the "
+                f"{len(odd)} of {len(rows)} rows are not {window_text(asked)}: the platform ignores the "
                 "window; check the names of its parameters",
                 odd[0].body[:_SHOWN],
             )

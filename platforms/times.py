@@ -147,5 +147,12 @@ def _wall(read: datetime, zone: tzinfo) -> int | None:
 
 def _plausible(at_ms: int) -> int:
     if not EARLIEST_MS <= at_ms < LATEST_MS:
-        raise ValueError(f"time {at_ms} ms is not between the years 2000 and 2099")
+        raise ValueError(f"time {_shown(at_ms)} is not between the years 2000 and 2099")
     return at_ms
+
+
+def _shown(at_ms: int) -> str:
+    try:
+        return write_time(at_ms, 0, TimeStyle("iso_z"))
+    except OverflowError:  # beyond the year 9999
+        return f"{at_ms} ms"

@@ -8,9 +8,8 @@ from __future__ import annotations
 from typing import Literal
 
 from platforms.adapter import Page
-from platforms.bounds import Bounds, Window
+from platforms.bounds import Bounds, Window, window_text
 from platforms.errors import WindowIgnored
-from platforms.parts import window_text
 
 _SHOWN = 4096
 
@@ -37,9 +36,9 @@ class WindowCheck:
         first, second = ({(row.key, row.version) for row in each.rows} for each in self._pages)
         in_both = first & second
         if in_both and 2 * len(in_both) >= min(len(first), len(second)):
-            names = " and ".join(window_text(each) for each in self._windows)
+            names = " as ".join(window_text(each) for each in self._windows)
             raise WindowIgnored(
-                f"the platform lists {len(in_both)} orders for each of {names}: it ignores the window; check the names "
+                f"the platform lists the same {len(in_both)} orders {names}: it ignores the window; check the names "
                 "of its parameters",
                 self._pages[0].rows[0].body[:_SHOWN],
             )

@@ -19,6 +19,7 @@ from actors.fetch.rules.settings import FetchSettings
 from actors.fetch.sources import SourceKey
 from actors.runtime.rate_requests import OwnRates, RateRequest, WantedRate, WantedRates
 from actors.runtime.rules.pacing import Rate, RequestWindow, succeeded, throttled, timed_out
+from actors.runtime.rules.texts import span_text
 from platforms.adapter import RateBucket
 from streams.clock import monotonic_s
 
@@ -37,7 +38,7 @@ class TooSlow(Exception):
     def __init__(self, wait_ms: float, *, is_known: bool = True) -> None:
         self.wait_ms = ceil(wait_ms)
         self.is_known = is_known
-        why = f"our own rate for it is spent for {self.wait_ms} ms" if is_known else NO_SHARES
+        why = f"our own rate for it is spent for {span_text(self.wait_ms)}" if is_known else NO_SHARES
         super().__init__(why)
 
 

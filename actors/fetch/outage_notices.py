@@ -12,7 +12,6 @@ from __future__ import annotations
 import logging
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from datetime import UTC, datetime
 from typing import Literal
 
 import msgspec
@@ -27,7 +26,7 @@ from actors.fetch.sources import SourceKey
 from actors.runtime.alerts import Alerts
 from actors.runtime.logs import fields
 from actors.runtime.rules.notices import MOST_NAMED, Notice
-from actors.runtime.rules.texts import some_of
+from actors.runtime.rules.texts import some_of, span_text, time_text
 from streams.clock import Clock
 from streams.fetch_messages import FetchEvent
 
@@ -86,7 +85,7 @@ def _group(kind: Kind, platform: str, webhook: str, found: Sequence[Down]) -> Ou
 def group_notice(group: OutageGroup) -> Notice:
     """Return the notice of sources that went down, or came back, together."""
     first, outage = group.members[0]
-    count, since = len(group.members), f"since {_moment(outage.since_ms)}"
+    count, since = len(group.members), f"since {time_text(outage.since_ms // 1000 * 1000)}"
     who = (
         "it"
         if count == 1
@@ -99,20 +98,10 @@ def group_notice(group: OutageGroup) -> Notice:
     else:
         over_ms = max(each.over_ms for _, each in group.members)
         facts["over_ms"] = over_ms
-        text = f"over: {who} could not be reached {since}, and can again after {_span(over_ms - outage.since_ms)}"
+        text = f"over: {who} could not be reached {since}, and can again after {span_text(over_ms - outage.since_ms)}"
         do = "nothing: what was not read meanwhile is being read"
     about = str(first) if count == 1 else group.platform
     return Notice(kind=f"source_{group.kind}", source=about, text=text, what_to_do=do, facts=facts)
-
-
-def _moment(at_ms: int) -> str:
-    return datetime.fromtimestamp(at_ms // 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def _span(span_ms: int) -> str:
-    minutes, seconds = divmod(span_ms // 1000, 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}h{minutes}m" if hours else f"{minutes}m{seconds}s" if minutes else f"{seconds}s"
 
 
 class OutageNotices:

@@ -9,7 +9,7 @@ from penstock.cli.call import CommandCall, command
 from penstock.cli.held import Topic, open_jobs, open_service
 from penstock.cli.pages import Limit, behind, say_more
 from penstock.errors import PenstockError, UsageError
-from penstock.times import read_moment, read_zone, span_text, time_text
+from penstock.times import fact_text, read_moment, read_zone, span_text, time_text
 from streams.clock import now_ms
 from streams.job_messages import State
 
@@ -20,7 +20,6 @@ __all__ = ["add_to"]
 
 LONGEST_BODY = 20_000
 SHOWN_BODY = 60
-MOMENTS = ("due_ms", "added_ms", "expires_ms", "until_ms", "finished_ms")
 SHOWN = ("is_paused", "rate", "ttr", "attempts", "most_waiting", "lanes")
 """The settings in a list of topics. The view of one topic shows all of them."""
 AfterTopic = Annotated[str, behind("TOPIC")]
@@ -80,18 +79,12 @@ async def _peek(call: CommandCall, topic: Topic, id_: JobId) -> None:
         raise PenstockError(f"{topic}/{id_}: there is no such job")
     for key, value in _document(job).items():
         if key not in ("body", "history") and value not in (0, ""):
-            call.out.say(f"{key.removesuffix('_ms')}: {_readable(key, value)}")
+            call.out.say(f"{key.removesuffix('_ms')}: {fact_text(key, value)}")
     for line in job.history:
         call.out.say(f"before: {line}")
     body = bytes(job.body).decode("utf-8", "replace")
     call.out.say(body if len(body) <= LONGEST_BODY else f"{body[:LONGEST_BODY]}\n… {len(body)} characters; see --json")
     call.out.result(job)
-
-
-def _readable(key: str, value: object) -> object:
-    if not isinstance(value, int) or not key.endswith("_ms"):
-        return value
-    return time_text(value) if key in MOMENTS else span_text(value)
 
 
 def _document(job: "Listed") -> dict[str, object]:

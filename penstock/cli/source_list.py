@@ -8,7 +8,7 @@ import typer
 from penstock.admin.source_door import read_platform, read_source
 from penstock.cli.call import CommandCall, command
 from penstock.cli.pages import Limit, behind, say_more
-from penstock.times import span_text, time_text
+from penstock.times import fact_text, span_text, time_text
 
 if TYPE_CHECKING:
     from actors.fetch.overview import Overview
@@ -144,7 +144,11 @@ async def _last_events(records: "Records", source: "SourceKey") -> list[dict[str
             continue
         kind = told.pop("type")
         facts = {name: value for name, value in told.items() if name not in ("platform", "source")}
-        about = " ".join(f"{name}={value}" for name, value in facts.items() if value not in ("", 0, None))
+        about = " ".join(
+            f"{name.removesuffix('_ms')}={fact_text(name, value)}"
+            for name, value in facts.items()
+            if value not in ("", 0, None)
+        )
         events.append(
             {"kind": kind, "at_ms": entry.stored_ms, "at": time_text(entry.stored_ms), "about": about, **facts}
         )

@@ -12,8 +12,8 @@ from actors.fetch.rules.ledger import Shortfall
 from actors.fetch.sources import SourceKey
 from actors.runtime.secrets import without_secrets
 from platforms.adapter import BadRow, Row
+from platforms.bounds import window_text
 from platforms.reading import ReadingResult
-from platforms.times import TimeStyle
 from streams.fetch_messages import DeadLetter, dead_body
 from streams.subjects import token_of
 
@@ -167,12 +167,12 @@ def shortness(result: ReadingResult, before: Shortfall | None) -> Short | None:
 
 def _shortness_text(result: ReadingResult) -> str:
     first = max(result.short, key=lambda part: part.missing)
-    start, end = (TimeStyle("iso_z").write(at_ms) for at_ms in (first.window.start_ms, first.window.end_ms))
+    when = window_text(first.window)
     if first.missing:
         had = first.listed - first.missing
-        what = f"the platform counts {first.listed} orders from {start} to {end} and hands out {had}"
+        what = f"the platform counts {first.listed} orders {when} and hands out {had}"
     else:
-        what = f"the platform's list of orders from {start} to {end} breaks off"
+        what = f"the platform's list of orders {when} breaks off"
     more = f", and so in {len(result.short) - 1} more places" if len(result.short) > 1 else ""
     where = f"list {first.list_name!r}: " if first.list_name else ""
     return f"{where}{what}{more}; nothing smaller can be asked for"

@@ -57,6 +57,7 @@ from actors.runtime.failpoints import reach
 from actors.runtime.logs import fields
 from actors.runtime.measures import Measures
 from actors.runtime.rules.slot_keys import key_reader
+from actors.runtime.rules.texts import span_text
 from actors.runtime.secrets import without_secrets
 from actors.runtime.tracing import traces
 from actors.runtime.transport import BadUrl, Transport
@@ -325,7 +326,9 @@ class WindowReader:
         settle_ms = max(work.settings.settle_ms, adapter.declaration.settle_ms)
         early_ms = self._clocks.early_ms(work.source, work.slice, settle_ms, self._clock.now_ms())
         if early_ms > IN_PLACE_MS:
-            raise Stopped(NotNow(f"by the platform's clock it has not settled for another {early_ms} ms", early_ms))
+            raise Stopped(
+                NotNow(f"by the platform's clock it has not settled for another {span_text(early_ms)}", early_ms)
+            )
         await time.wait(early_ms)
 
     def _check_clock(self, work: ReadSlice, progress: UnfinishedReading, asked_ms: int) -> None:
@@ -335,7 +338,7 @@ class WindowReader:
         early_ms = self._clocks.missing_ms(work.source, work.slice, settle_ms, said_ms=said_ms, asked_ms=asked_ms)
         if early_ms > 0 and not work.slice.is_look:
             progress.is_void = True
-            raise Stopped(NotNow(f"the answer was made {early_ms} ms before the window had settled", early_ms))
+            raise Stopped(NotNow(f"the answer was made {span_text(early_ms)} before the window had settled", early_ms))
 
     async def _known(self, work: ReadSlice, window: Window, declared: Declaration) -> NewVersions | NewContents:
         """Return what tells new rows from those that earlier readings of the window published. Where versions have an

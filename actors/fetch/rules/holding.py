@@ -16,6 +16,7 @@ from actors.fetch.rules.outages import answered, earliest_ms, lengthened, may_ta
 from actors.fetch.rules.settings import FetchSettings
 from actors.fetch.rules.slices import MalformedSliceId, middle_ms, parse_slice_id
 from actors.fetch.rules.tuning import read
+from actors.runtime.rules.texts import span_text
 from streams.backoff import Backoff, next_delay_ms
 
 MAX_REASON = 300
@@ -367,7 +368,7 @@ def expire(
         if held.is_taken and held.taken_ms + settings.stale_after_ms <= now_ms and held.is_look:
             after = _dropped(after, held)
         elif held.is_taken and held.taken_ms + settings.stale_after_ms <= now_ms:
-            reason = f"{held.holder} held it for {now_ms - held.taken_ms} ms without an end"
+            reason = f"{held.holder} held it for {span_text(now_ms - held.taken_ms)} without an end"
             after, result = _failed(after, held, reason, settings.retry_policy, now_ms, chance=chance)
             results.append(result)
     return after, tuple(results)

@@ -22,6 +22,7 @@ from typing import Literal
 import msgspec
 
 from actors.fetch.rules.slices import Lane, Slice, overlapping
+from actors.runtime.rules.texts import range_text, time_text
 
 LedgerState = Literal["running", "paused", "parked"]
 
@@ -282,12 +283,12 @@ def faults(ledger: Ledger) -> list[str]:
     if shared is not None:
         broken.append(f"tail slices {shared[0].slice_id} and {shared[1].slice_id} overlap")
     broken += [
-        f"tail slice {piece.slice_id} lies outside [{ledger.start_ms}, {ledger.frontier_ms})"
+        f"tail slice {piece.slice_id} lies outside the time {range_text(ledger.start_ms, ledger.frontier_ms)}"
         for piece in tail
         if not ledger.start_ms <= piece.start_ms < piece.end_ms <= ledger.frontier_ms
     ]
     if ledger.watermark_ms != watermark_of(ledger):
-        broken.append(f"watermark {ledger.watermark_ms} should be {watermark_of(ledger)}")
+        broken.append(f"watermark {time_text(ledger.watermark_ms)} should be {time_text(watermark_of(ledger))}")
     ids = [piece.slice_id for piece in (*ledger.open, *ledger.holes)]
     broken += [f"slice {slice_id} is listed twice" for slice_id in sorted({one for one in ids if ids.count(one) > 1})]
     broken += [f"open slice {held.slice_id} is of another epoch" for held in ledger.open if held.epoch != ledger.epoch]

@@ -17,6 +17,7 @@ from actors.fetch.rules.ledger import (
     same_slice,
 )
 from actors.fetch.rules.slices import Kind, MalformedSliceId, parse_slice_id
+from actors.runtime.rules.texts import time_text
 
 
 class NotPossible(ValueError):
@@ -47,10 +48,11 @@ def rewind(ledger: Ledger, to_ms: int) -> Ledger:
     """
     if to_ms > ledger.watermark_ms:
         raise NotPossible(
-            f"cannot rewind to {to_ms}: it lies beyond the watermark {ledger.watermark_ms}; accept the holes first"
+            f"cannot rewind to {time_text(to_ms)}: it lies beyond the watermark {time_text(ledger.watermark_ms)}; "
+            "accept the holes first"
         )
     if to_ms < 0:
-        raise NotPossible(f"cannot rewind to {to_ms}: time begins with 1970 here")
+        raise NotPossible(f"cannot rewind to {time_text(to_ms)}: time begins with 1970 here")
     return replace(
         ledger,
         epoch=ledger.epoch + 1,
@@ -84,7 +86,9 @@ def add_backfill(ledger: Ledger, name: str, start_ms: int, end_ms: int) -> Ledge
     """Read `[start_ms, end_ms)` once more beside the live tail, which it does not change.
     Raises NotPossible for an empty window, or if another running backfill has the name."""
     if not 0 <= start_ms < end_ms:
-        raise NotPossible(f"backfill {name}: the start {start_ms} must lie before the end {end_ms}")
+        raise NotPossible(
+            f"backfill {name}: the start {time_text(start_ms)} must lie before the end {time_text(end_ms)}"
+        )
     for each in ledger.passes:
         if each.name == name:
             if (each.kind, each.start_ms, each.end_ms) == ("b", start_ms, end_ms):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import re
 from collections.abc import Sequence
 
 import anyio
@@ -203,6 +204,7 @@ def test_orders_enter_at_their_own_rate() -> None:
     with hand.budgets.orders(SHOP, settings, 1_000) as spending, pytest.raises(TooSlow) as told:
         spending.take(most_ms=5_000)
     assert 9_000 <= told.value.wait_ms <= 11_100
+    assert re.fullmatch(r"our own rate for it is spent for \d+(\.\d)?s", str(told.value))
     with hand.budgets.orders(SHOP, FetchSettings(inflow=0), 10**9) as spending:
         assert spending.take(most_ms=0) == 0
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import UsageError
-from penstock.times import read_moment, read_range, read_zone, span_text, time_text
+from penstock.times import fact_text, read_moment, read_range, read_zone, span_text, time_text
 
 NOW_MS = 1_800_000_000_000
 SHANGHAI = ZoneInfo("Asia/Shanghai")
@@ -111,3 +111,16 @@ def test_a_written_moment_reads_as_itself(at_ms: int) -> None:
 )
 def test_a_span_is_said_in_its_two_largest_units(span_ms: int, text: str) -> None:
     assert span_text(span_ms) == text
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "text"),
+    [
+        ("start_ms", 1_795_656_058_000, "2026-11-26T01:20:58Z"),
+        ("lag_ms", 125_000, "2m5s"),
+        ("rows", 1_795_656_058_000, "1795656058000"),
+        ("reason", "HTTP 500", "HTTP 500"),
+    ],
+)
+def test_a_fact_is_shown_as_a_moment_a_span_or_as_it_is(name: str, value: object, text: str) -> None:
+    assert fact_text(name, value) == text

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from platforms.bounds import BoundKind, Bounds, Window
+from platforms.bounds import BoundKind, Bounds, Window, window_text
 from platforms.errors import BadDeclaration
 from platforms.times import TimeFormat, TimeStyle
 
@@ -189,3 +189,9 @@ def test_the_hour_that_repeats_is_one_stretch_with_the_one_it_repeats() -> None:
     assert (jump_ms - HOUR, jump_ms + HOUR) in bounds.blurred
     assert Bounds(time=TimeStyle("iso_offset", "Europe/Berlin")).blurred == ()
     assert Bounds(step_ms=1_000, time=TimeStyle("wall", "Asia/Shanghai")).blurred == ()
+
+
+def test_a_window_is_shown_as_people_write_time() -> None:
+    assert window_text(Window(BERLIN_ON, BERLIN_ON + 1_500)) == "from 2026-03-29T00:59:59Z to 2026-03-29T01:00:00.500Z"
+    with pytest.raises(ValueError, match="from 2026-03-29T00:59:59Z to 2026-03-29T00:59:59Z is empty"):
+        Window(BERLIN_ON, BERLIN_ON)

@@ -56,7 +56,7 @@ def read(
 
 @pytest.mark.parametrize("told", ["page", "nothing"])
 def test_an_answer_that_was_cut_is_found_out_by_a_half_of_its_window(told: Told) -> None:
-    with pytest.raises(PageCut, match=r"50 orders of .*, and 50 others of a half of it") as cut:
+    with pytest.raises(PageCut, match=r"50 orders from .*, and 50 others of a half of it") as cut:
         read(CappedPlatform(orders(120), 50, told), {})
     assert (cut.value.rows, cut.value.is_counted) == (50, told == "page")
 

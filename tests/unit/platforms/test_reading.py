@@ -442,7 +442,9 @@ def test_a_platform_that_repeats_its_first_page_under_new_names_is_found_out_soo
     page = [Row("a", 1, 5, b"{}"), Row("b", 1, 5, b"{}")]
     for number in range(10):
         reading.feed(Page(page, next=str(number)))
-    with pytest.raises(BrokenContract, match=r"10 pages in a row of \[0, 64\) list the same orders again"):
+    with pytest.raises(
+        BrokenContract, match=r"10 pages in a row of orders from \S+00Z to \S+00\.064Z list the same again"
+    ):
         reading.feed(Page(page, next="10"))
 
 
@@ -534,7 +536,9 @@ def test_where_no_row_tells_its_time_two_windows_apart_show_whether_the_window_i
     assert reading.next() == (Window(0, 21), None)
     assert reading.feed(shop) == []
     assert reading.next() == (Window(43, 64), None)
-    with pytest.raises(Unreadable, match=r"for each of \[0, 21\) and \[43, 64\): it ignores the window"):
+    with pytest.raises(
+        Unreadable, match=r"from \S+:00Z to \S+00\.021Z as from \S+00\.043Z to \S+00\.064Z: it ignores the window"
+    ):
         reading.feed(shop)
 
 
@@ -722,7 +726,10 @@ def test_a_window_that_is_too_wide_for_the_platform_is_halved() -> None:
 
 def test_a_single_step_that_is_too_wide_for_the_platform_is_a_broken_contract() -> None:
     reading = Reading(declaration(step_ms=1000), Window(0, 1000))
-    with pytest.raises(BrokenContract, match=r"the platform finds it too wide; nothing smaller than \[0, 1000\)"):
+    with pytest.raises(
+        BrokenContract,
+        match=r"finds it too wide; nothing smaller than orders from 1970-01-01T00:00:00Z to 1970-01-01T00:00:01Z",
+    ):
         reading.split()
     with pytest.raises(BrokenContract, match="50 bytes announced, 10 allowed; nothing smaller"):
         reading.split("50 bytes announced, 10 allowed")
