@@ -10,6 +10,8 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
+from msgspec.structs import replace
+
 from platforms.adapter import (
     Account,
     Declaration,
@@ -20,6 +22,7 @@ from platforms.adapter import (
     Request,
     Response,
     Row,
+    SlowDown,
     WindowRules,
 )
 from platforms.bounds import Bounds, Window
@@ -42,6 +45,7 @@ from platforms.pages import PageReader
 from platforms.rules import Rules
 from platforms.templates import KeyList, Values
 from platforms.times import TimeStyle, has_jumps
+from platforms.told_limits import ToldLimit, ToldReader, strictest, told_limit
 from platforms.urls import check_base_url, next_url
 
 _NUMBERED = frozenset({"page.number", "page.offset"})
@@ -103,6 +107,7 @@ class DeclaredAdapter:
         self._now = _style("request.now", file.request.now)
         self._rules = Rules(file.errors, int(file.longest_wait))
         self._reader = PageReader(file)
+        self._told = _told_readers(file)
         self._first_place = _first_place(file)
         self._login = None if file.login is None else LoginCall(file.login)
         self._detail = None if file.detail is None else DetailCall(file.detail, file.auth)
@@ -121,6 +126,20 @@ class DeclaredAdapter:
         return self._call.make(base_url, self._values(window, page, account, now_ms), url=url)
 
     def outcome(self, response: Response) -> Outcome | None:
+        found = self._meaning(response)
+        if isinstance(found, SlowDown) and found.after_ms is None:
+            told = self.told(response)
+            if not told.left and told.reset_ms:
+                return replace(found, after_ms=min(told.reset_ms, self._declaration.longest_wait_ms))
+        return found
+
+    def told(self, response: Response, *, is_detail: bool = False) -> ToldLimit:
+        """Return what an answer tells of the platform's limits, as `told_limits.Telling`."""
+        if not self._told:
+            return told_limit(response.headers)
+        return strictest([reader.read(response, is_detail=is_detail) for reader in self._told])
+
+    def _meaning(self, response: Response) -> Outcome | None:
         ruled = self._rules.judge(response)
         if ruled == "fine":
             return None
@@ -317,6 +336,15 @@ def _check_version(where: str, version: VersionPart) -> None:
             where,
             f"wall time of {version.zone} repeats an hour each year, so a later version can look older",
         )
+
+
+def _told_readers(file: AdapterFile) -> list[ToldReader]:
+    has_body = bool(file.record.rows)
+    return [
+        ToldReader(f"rate[{number}].told", rate, rate.told, has_body=has_body)
+        for number, rate in enumerate(file.rate)
+        if rate.told is not None
+    ]
 
 
 def _call(file: AdapterFile) -> CompiledRequest:

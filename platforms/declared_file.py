@@ -142,14 +142,29 @@ class RecordPart(Struct, frozen=True, forbid_unknown_fields=True):
     largest: Annotated[int, Meta(ge=1)] = 512 * 1024
 
 
+class ToldPart(Struct, frozen=True, forbid_unknown_fields=True):
+    """Where an answer tells how full a limit is: paths in the body, or `header:NAME`. left, used, most: in the limit's
+    units. A text such as `32/40` has `most` as well. restore: units that come back in a second. reset: when there are
+    more, in seconds or as a time. cost: what the answered request took. needs: what had to be left for it."""
+
+    left: str = ""
+    used: str = ""
+    most: str = ""
+    restore: str = ""
+    reset: str = ""
+    cost: str = ""
+    needs: str = ""
+
+
 class RatePart(Struct, frozen=True, forbid_unknown_fields=True):
-    """One limit of the platform: see `adapter.RateBucket`."""
+    """One limit of the platform: see `adapter.RateBucket`. told: where answers say how full it is."""
 
     per_second: Annotated[float, Meta(ge=0)] = 0.0
     burst: Annotated[int, Meta(ge=1)] = 1
     scope: Literal["app", "shop", "app_shop", "address", "endpoint"] = "shop"
     cost: Annotated[float, Meta(ge=0)] = 1.0
     detail_cost: Annotated[float, Meta(ge=0)] | None = None
+    told: ToldPart | None = None
 
 
 class WaitPart(Struct, frozen=True, forbid_unknown_fields=True):

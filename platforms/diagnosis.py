@@ -5,7 +5,7 @@ A person who writes a file sees the answer's own names beside the wrong one, and
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -18,6 +18,7 @@ from platforms.fields import steps_of, value_at
 from platforms.mending import read_json
 from platforms.reading import is_asked
 from platforms.times import TimeFormat, TimeStyle, time_reader
+from platforms.told_limits import header_of, places_of
 
 _DEEPEST = 4
 _MOST_NAMES = 12
@@ -27,6 +28,7 @@ _KEYS = ("id", "no", "number", "sn", "code", "key", "name")
 _TIMES = ("modified", "updated", "changed", "update", "modify")
 _TOTALS = ("total", "count", "size")
 _NEXT = ("next", "cursor", "token", "after")
+_LIMITS = ("limit", "remaining", "quota", "rate", "call", "throttle", "reset")
 _QUARTER_MS = 900_000
 _FARTHEST_MS = 14 * 3_600_000
 
@@ -236,6 +238,23 @@ def envelope_hints(file: AdapterFile, answer: Any, page: Page) -> list[str]:
             f"[pages] next: the answer has no {pages.next!r}, and there is more to list; texts in it: {names(tokens)}"
             f"{_guess(pages.next, tokens, _NEXT)}"
         )
+    return hints
+
+
+def told_hints(file: AdapterFile, answer: Any, headers: Mapping[str, str]) -> list[str]:
+    """Return which of the places that tell of limits the answer does not have."""
+    hints = []
+    for rate in file.rate:
+        for name, place in places_of(rate.told).items():
+            header = header_of(place)
+            if header is not None and header not in headers:
+                near = ", ".join(each for each in headers if any(hint in each for hint in _LIMITS)) or "none"
+                hints.append(f"[rate.told] {name}: the answer has no header {header!r}; about limits are: {near}")
+            elif header is None and (not isinstance(answer, dict) or at(answer, place) is None):
+                numbers = [leaf for leaf in leaves(answer) if type(leaf.value) in (int, float)]
+                is_header = f'; it is a header: write "header:{place}"' if place.lower() in headers else ""
+                hint = is_header or _guess(place, numbers, ())
+                hints.append(f"[rate.told] {name}: the answer has no {place!r}; numbers in it: {names(numbers)}{hint}")
     return hints
 
 

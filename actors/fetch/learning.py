@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import msgspec
 from anyio.abc import TaskStatus
@@ -25,7 +26,7 @@ from actors.fetch.sources import SourceKey
 from actors.runtime.live import Live
 from actors.runtime.logs import fields
 from platforms.adapter import RateBucket
-from platforms.told_limits import told_limit
+from platforms.told_limits import ToldLimit
 from streams.bucket import Bucket
 from streams.clock import Clock
 from streams.entries import Entry
@@ -59,6 +60,8 @@ class LearnedLimits:
         own = _pace(self._of_source(source), declared, self._clock.now_ms())
         if own is not None and own < settings.rate:
             settings = settings.slowed(own, has_burst=not _was_met(self._of_source(source)))
+        if (known := self._of_source(source)) is not None and 0 < known.burst < settings.burst:
+            settings = msgspec.structs.replace(settings, burst=known.burst)
         per_s = self.platform_rate(source.platform, settings, declared)
         if per_s != settings.platform_rate:
             settings = msgspec.structs.replace(settings, platform_rate=per_s, burst=1)
@@ -101,15 +104,16 @@ class LearnedLimits:
         source: SourceKey,
         settings: FetchSettings,
         declared: Sequence[RateBucket],
-        headers: Mapping[str, str],
+        said: ToldLimit,
     ) -> None:
-        """Take an answer into account."""
+        """Take an answer, and what it tells of the limit, into account."""
         now_ms, is_shared = self._clock.now_ms(), _is_shared(declared)
-        self._answers[source.platform if is_shared else source].add(now_ms)
-        said = told_limit(headers)
-        if said.per_s is not None:
-            per_s = said.per_s
-            await self._move(source, is_shared, lambda limit: limits.told(limit, per_s))
+        answers = self._answers[source.platform if is_shared else source]
+        answers.add(now_ms)
+        if said.per_s is not None or said.most is not None:
+            per_s = answers.mean_per_s(said.per_s) if said.per_s and said.is_rough else said.per_s
+            change = partial(limits.told, per_s=per_s, burst=said.most, is_rough=said.is_rough)
+            await self._move(source, is_shared, change)
         if said.left == 0 and said.reset_ms:
             until_ms = now_ms + min(said.reset_ms, settings.throttle_cap_ms)
             await self._move(source, is_shared, lambda limit: limits.held(limit, until_ms))

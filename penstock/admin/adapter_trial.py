@@ -35,19 +35,23 @@ from platforms.diagnosis import (
     sent,
     shown,
     size_hint,
+    told_hints,
 )
 from platforms.errors import PageCut, PlatformError
 from platforms.lists import lists_of
 from platforms.reading import Reading
+from platforms.told_limits import ToldLimit
 
 __all__ = [
     "AdapterTrial",
     "FirstProblem",
     "TrialCost",
     "TrialHalves",
+    "TrialLimit",
     "cost_of",
     "cost_text",
     "first_problem",
+    "limit_text",
     "try_adapter",
 ]
 
@@ -66,6 +70,15 @@ class TrialHalves(Struct, frozen=True):
     in_both: int
     only_whole: int
     only_halves: int
+
+
+class TrialLimit(Struct, frozen=True):
+    """What the first answer tells of a limit. None: it does not say."""
+
+    left: int | None
+    more_in_ms: int | None
+    per_second: float | None
+    at_once: int | None
 
 
 class TrialCost(Struct, frozen=True):
@@ -104,6 +117,7 @@ class AdapterTrial(TrialLog, kw_only=True):
     bad_rows: int = 0
     verdict: Verdict = "failed"
     why: str = ""
+    limit: TrialLimit | None = None
     halves: TrialHalves | None = None
     cost: TrialCost | None = None
     hints: list[str] = field(default_factory=list)
@@ -306,6 +320,9 @@ def _look(client: TrialClient[AdapterTrial], page: Page) -> None:
     trial.bad = [f"{each.key or '-'}: {without_secrets(each.reason)}" for each in page.bad[:MOST_BAD]]
     trial.total = page.total
     trial.listed = len(page.rows) + len(page.bad)
+    if client.limit != ToldLimit():
+        left, more_in_ms, per_second, at_once, _ = client.limit
+        trial.limit = TrialLimit(left, more_in_ms, per_second, at_once)
     try:
         answer = decoded(client.body)
     except ValueError:
@@ -320,6 +337,7 @@ def _look(client: TrialClient[AdapterTrial], page: Page) -> None:
         if page.bad:
             trial.hints += row_hints(file, decoded(page.bad[0].body)) if _is_json(page.bad[0].body) else []
     trial.hints += envelope_hints(file, answer, page)
+    trial.hints += told_hints(file, answer, client.headers)
     hint = size_hint(file, page)
     trial.hints += [hint] if hint else []
 
@@ -512,3 +530,14 @@ def cost_text(cost: TrialCost) -> str:
         f"90 days as busy as this: {cost.orders:,} orders, {cost.windows:,} windows of {span_text(cost.slice_ms)}, "
         f"about {cost.requests:,} requests; {span_text(cost.seconds * 1000)} at {cost.per_second:g} a second"
     )
+
+
+def limit_text(limit: TrialLimit) -> str:
+    """Return what an answer tells of a limit as a sentence, in requests."""
+    parts = {
+        "left": "" if limit.left is None else f"{limit.left:,} left",
+        "most": "" if limit.at_once is None else f"{limit.at_once:,} at once",
+        "pace": "" if limit.per_second is None else f"{limit.per_second:.3g} a second",
+        "more": "" if limit.more_in_ms is None else f"more in {span_text(limit.more_in_ms)}",
+    }
+    return f"the answer tells of a limit, in requests: {', '.join(part for part in parts.values() if part)}"

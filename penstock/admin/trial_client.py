@@ -37,6 +37,7 @@ from platforms.declared import DeclaredAdapter
 from platforms.diagnosis import decoded, rows_hint
 from platforms.errors import BrokenContract, Garbled
 from platforms.page_check import PageSize
+from platforms.told_limits import ToldLimit, told_by
 
 __all__ = ["TrialClient", "TrialLog", "TrialRefused", "TrialRequest", "TrialTooLong"]
 
@@ -107,6 +108,8 @@ class TrialClient(Generic[LogT]):
         self._transport = transport
         self._has_renewed = self._has_details = False
         self.body = b""
+        self.headers: Mapping[str, str] = {}
+        self.limit = ToldLimit()
         self.longest_ms = 0
         self.page_sizes: dict[str, PageSize] = {}
         self.has_turned = False
@@ -124,7 +127,8 @@ class TrialClient(Generic[LogT]):
         for tried in range(IN_PLACE_TRIES + 1):
             request = called(self.adapter.request, window, page, self.account, self.now_ms)
             response = await self._send(request)
-            self.body = response.body
+            self.body, self.headers = response.body, response.headers
+            self.limit = called(told_by, self.adapter, response)
             match called(self.adapter.outcome, response):
                 case None:
                     try:

@@ -185,6 +185,8 @@ def _tell(call: CommandCall, trial: "AdapterTrial") -> None:
 
 
 def _tell_list(call: CommandCall, trial: "AdapterTrial") -> None:
+    from penstock.admin.adapter_trial import limit_text
+
     say = call.out.say
     for number, request in enumerate(trial.requests[:1], start=1):
         _tell_request(call, number, request)
@@ -203,6 +205,8 @@ def _tell_list(call: CommandCall, trial: "AdapterTrial") -> None:
             say(f"  {line}")
     total = "no total" if trial.total is None else f"a total of {trial.total}"
     say(f"\nfirst answer: {trial.listed} rows, {total}; the window: {trial.orders} orders")
+    if trial.limit is not None:
+        say(limit_text(trial.limit))
     if trial.halves is not None:
         halves = trial.halves
         say(

@@ -55,6 +55,8 @@ def parser() -> argparse.ArgumentParser:
     )
     add("--renamed", dest="is_renamed", action="store_true", help="the later half calls the key by another name")
     add("--tells-limits", action="store_true", help="headers tell what is left")
+    add("--points", type=int, default=usual.points, help="requests take points of so many, 0 for none")
+    add("--points-per-s", type=float, default=usual.points_per_s, help="points that come back each second")
     add("--lower", choices=["includes", "excludes"], default=usual.lower)
     add("--upper", choices=["includes", "excludes"], default=usual.upper)
     add("--grain", dest="grain_ms", type=duration_ms, default=usual.grain_ms, help="1s compares without milliseconds")

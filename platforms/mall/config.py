@@ -32,7 +32,8 @@ class MallConfig(Struct, frozen=True):
     has_two_lists: what /orders lists is said by `list`: `created` has each order at the time of its creation, `changed`
     only those that were changed since, at the time of their last change.
     is_renamed: orders of the second half of the history have their key under another name. frozen_share: see `Plan`.
-    tells_limits: answers tell what is left of `faults.rate_per_s`."""
+    tells_limits: answers tell what is left of `faults.rate_per_s`. points: requests take points of a bucket that holds
+    so many, and points_per_s come back each second. Answers tell of it in the way of their own. 0: no points."""
 
     host: str = "127.0.0.1"
     port: int = 0
@@ -52,6 +53,8 @@ class MallConfig(Struct, frozen=True):
     is_renamed: bool = False
     has_two_lists: bool = False
     tells_limits: bool = False
+    points: Count = 0
+    points_per_s: Annotated[float, Meta(gt=0)] = 100.0
     lower: Literal["includes", "excludes"] = "includes"
     upper: Literal["includes", "excludes"] = "excludes"
     ignores_end: bool = False

@@ -29,6 +29,7 @@ from platforms.mall.dialects.dialect import Answer, Clerk, Dialect, MallCall, Ma
 from platforms.mall.dialects.registry import DIALECTS
 from platforms.mall.faults import PRESETS, Dealer, FaultName, Faults
 from platforms.mall.listing import BadQuery, Shop, bounds, ideal_requests, list_orders
+from platforms.mall.points import PointBucket
 
 _TRUTH_LINES = 2_000
 _MAINTENANCE = "<!doctype html><title>Back soon</title><p>We are improving the shop for you."
@@ -61,6 +62,7 @@ class Mall:
         """How many requests for orders there were of each kind: list, empty (a list without rows), repeated (a list
         that was asked for before in the same words), detail, login, refused, throttled, and spoilt by another fault."""
         self.dealer = Dealer(config.faults, config.seed)
+        self.points = PointBucket(config.points, config.points_per_s) if config.points else None
         self.url = ""
         self._clock = clock
         self._logins = 0
@@ -134,6 +136,9 @@ class Mall:
         if refusal is not None:
             self.kinds["throttled" if fault == "throttle" else "spoilt"] += 1
             return self._told(refusal, now_ms)
+        if self.points is not None and not self.points.take(1, now_ms):
+            self.kinds["throttled"] += 1
+            return self._told(_json_error(429, "too_fast"), now_ms)
         try:
             body = self._list(request, now_ms, drift=fault == "drift")
         except BadQuery as error:
@@ -176,7 +181,7 @@ class Mall:
             return Answer({"message": "out of paper"}, 500 if fault == "error" else 502)
         shop = self.shops["s1"]
         shop.shelf.advance(now_ms)
-        clerk = Clerk(shop, self.config, now_ms, self._token())
+        clerk = Clerk(shop, self.config, now_ms, self._token(), self.points)
         headers = {name.lower(): value for name, value in request.headers.items()}
         call = MallCall(request.method, request.path, dict(request.query), headers, await request.read())
         try:
@@ -208,6 +213,11 @@ class Mall:
             limit = max(1, int(self.dealer.faults.rate_per_s))
             told = {"X-RateLimit-Limit": limit, "X-RateLimit-Remaining": left, "X-RateLimit-Reset": 0 if left else 1}
             answer.headers.update({name: str(value) for name, value in told.items()})
+        if self.points is not None and not self.config.platform:
+            used = self.points.most - int(self.points.left(now_ms))
+            answer.headers.update(
+                {"X-Mall-Calls": f"{used}/{self.points.most}", "X-Mall-Back": f"{self.points.per_s:g}"}
+            )
         return answer
 
     def _bad(self, query: Mapping[str, str]) -> FaultName | None:

@@ -157,11 +157,15 @@ def _at(url: str, table: dict[str, Any] | str) -> dict[str, Any] | str:
 
 def table_of(found: dict[str, Played]) -> str:
     """Return the suite's table."""
-    lines = [f"{'':24} {'orders':>7} {'missing':>7} {'doubled':>7} {'lists':>8} {'ideal':>6} {'not read':>9}"]
+    lines = [
+        f"{'':24} {'orders':>7} {'missing':>7} {'doubled':>7} {'lists':>8} {'ideal':>6} {'429':>5} {'not read':>9}"
+    ]
     for name, each in found.items():
         orders, missing, doubled = each.judged
         unread = each.coverage.length_ms("hole", "open", "ahead", "gap") // 1000
-        lines.append(f"{name:24} {orders:7} {missing:7} {doubled:7} {each.lists:8} {each.ideal:6} {unread:8}s")
+        refused = each.mall.kinds["throttled"]
+        counts = f"{orders:7} {missing:7} {doubled:7} {each.lists:8} {each.ideal:6} {refused:5}"
+        lines.append(f"{name:24} {counts} {unread:8}s")
         lines += [f"    parked: {each.parked[:200]}"] if each.parked else []
         reasons = {stretch.reason[:200] for stretch in each.coverage.stretches if stretch.state == "hole"}
         lines += [f"    hole: {reason}" for reason in sorted(reasons)]
@@ -183,7 +187,7 @@ async def test_every_platform_is_read_whole_and_once(
             assert (name, each.lists) <= (name, 1.3 * each.ideal + FIRST)
 
 
-COST_MORE = {"conf-lies", "conf-renamed", "conf-endless", "conf-sessions", "conf-expiring"}
+COST_MORE = {"conf-lies", "conf-renamed", "conf-endless", "conf-sessions", "conf-expiring", "conf-points"}
 """Lists that cannot be read whole, and those read by tokens: each slice ends with a page that is not full."""
 PAGES: dict[str, Any] = {"style": "one", "size": 20, "total": "total"}
 PARAMS = {"shop": "{account.shop}", "from": "{window.start}", "to": "{window.end}", "limit": "{page.size}"}
@@ -209,8 +213,21 @@ def manner_cases(orders: int) -> list[Case]:
         {"name": "created", "request": {"params": {"list": "created"}}, "record": {"modified": {"path": "created_ms"}}},
         {"name": "changed", "request": {"params": {"list": "changed"}}, "pages": {"total_is_live": False}},
     ]
-    fold = {"times": "wall", "zone": "Europe/Berlin", "history_ms": 3 * HOUR_MS, "page_size": 20, "paging": "number"}
+    twice = {"times": "wall", "zone": "Europe/Berlin", "history_ms": 3 * HOUR_MS, "page_size": 20, "paging": "number"}
+    fold = max(1, orders // 300)  # so that many orders take no longer
+    points, calls = ({"points": most * fold, "points_per_s": per_s * fold} for most, per_s in ((520, 50.0), (10, 10.0)))
+    shopify = platform_case("shopify", orders)
+    assert isinstance(shopify.adapter, dict)
+    told = adapter_table(pages=PAGES, rate=[{"told": {"used": "header:X-Mall-Calls", "restore": "header:X-Mall-Back"}}])
     return [
+        Case(
+            "conf-points",
+            {**shopify.adapter, "rate": tomllib.loads((files("platforms") / "shopify.toml").read_text())["rate"]},
+            {**shopify.mall, "faults": {}, **points},
+            shopify.account,
+            own={"concurrency": 2},
+        ),
+        Case("conf-calls", told, {"orders": orders, "page_size": 5, **calls}, own={"concurrency": 2}),
         Case("conf-crowd", numbered("number"), {"orders": orders, "paging": "number", "past_end": "last", **crowd}),
         Case("conf-shuffled", numbered("offset"), {"orders": orders, "paging": "offset", "ties": "shuffled", **crowd}),
         Case("conf-changes", one, {"orders": orders, "listing": "changes", "change_share": 0.5, "page_size": 20}),
@@ -245,8 +262,8 @@ def manner_cases(orders: int) -> list[Case]:
             own={"slice": "120s"},  # many slices at once use up each other's sessions
         ),
         Case("conf-fast-clock", one, {"orders": orders, "page_size": 20, "clock_offset_ms": 600_000}),
-        Case("conf-fold", in_berlin, {"orders": orders, **fold}),
-        Case("conf-fold-hours", in_berlin, {"orders": orders, **fold}, own={"slice": "1h", "again_slice": "1h"}),
+        Case("conf-fold", in_berlin, {"orders": orders, **twice}),
+        Case("conf-fold-hours", in_berlin, {"orders": orders, **twice}, own={"slice": "1h", "again_slice": "1h"}),
         Case(
             "conf-expiring",
             "mall_token",
@@ -288,6 +305,8 @@ async def test_every_manner_is_read_whole_or_told(
         print("\n" + table_of(found))
         for name, each in found.items():
             assert (name, each.judged.doubled, each.silent) == (name, 0, 0)
+            if name in ("conf-points", "conf-calls"):
+                assert (name, each.mall.kinds["throttled"]) <= (name, 2 + 0.01 * each.lists)
             if name not in COST_MORE:
                 assert (name, each.lists) <= (name, 1.3 * each.ideal + FIRST)
             if name not in ("conf-lies", "conf-renamed", "conf-endless"):

@@ -55,6 +55,7 @@ from platforms.details import without_details
 from platforms.errors import BrokenContract, Garbled
 from platforms.lists import WindowReading, lists_of
 from platforms.reading import Ask
+from platforms.told_limits import told_by
 from streams.backoff import Backoff, next_delay_ms
 from streams.clock import Clock
 
@@ -192,9 +193,7 @@ class PlatformSession:
                 page = EMPTY_PAGE if isinstance(fine, Empty) else called(adapter.page, response)
                 page = await self._with_details(adapter, page)
                 budgets.went_well(work.source.platform)
-                if self._learned is not None:
-                    rates = self._adapter.declaration.rate
-                    await self._learned.answered(work.source, work.settings, rates, response.headers)
+                await self._learn(adapter, response)
                 self._renewals = 0
                 self._logins.worked(work.source)
                 self._time.was_answered = True
@@ -213,6 +212,11 @@ class PlatformSession:
                 return await self._slowed(passing)
             case Later() as passing:
                 return passing
+
+    async def _learn(self, adapter: Adapter, response: Response, *, is_detail: bool = False) -> None:
+        if self._learned is not None:
+            rates, said = self._adapter.declaration.rate, called(told_by, adapter, response, is_detail=is_detail)
+            await self._learned.answered(self._work.source, self._work.settings, rates, said)
 
     async def _slowed(self, passing: SlowDown) -> SlowDown:
         """Slow down as far as the refusal shows that we were too fast. Return it with the wait before the next try."""
@@ -259,7 +263,9 @@ class PlatformSession:
                 self._status = response.status
                 match called(self._adapter.outcome, response):
                     case None:
-                        return called(adapter.detail_page, response, listed)
+                        page = called(adapter.detail_page, response, listed)
+                        await self._learn(self._adapter, response, is_detail=True)
+                        return page
                     case Empty():
                         return Page([], bad=[without_details(row) for row in listed])
                     case Later() | SlowDown() as trouble:

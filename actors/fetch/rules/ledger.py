@@ -131,7 +131,8 @@ class Limit(msgspec.Struct, frozen=True, omit_defaults=True):
     over the `over_ms` before, and `calm_ms`, after what time it may be asked for as much again. `share`: which part of
     the requests it refused at that pace, and `noise`, which part it refuses at any pace. `dense`: how often one after
     the other it was met by requests of which many were refused. `tried`: refusals in the present trial, and `odd`, in
-    those before, which no limit explains. `told`: how many a second the platform itself says. 0: it does not say."""
+    those before, which no limit explains. `told`: how many a second the platform itself says, and `burst`, how many at
+    once. 0: it does not say."""
 
     per_s: float
     met_ms: int
@@ -146,6 +147,7 @@ class Limit(msgspec.Struct, frozen=True, omit_defaults=True):
     odd: int = 0
     tried: int = 0
     told: float = 0.0
+    burst: int = 0
 
 
 class LookWindow(msgspec.Struct, frozen=True, omit_defaults=True):

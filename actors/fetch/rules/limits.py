@@ -60,6 +60,10 @@ CHANCE_WAIT_MS = 1_000
 MINUTES = 6
 """The second wait that the platform does not name is so many times the setting, from the first request on: with the
 default setting a minute, by which many platforms count."""
+ROUGH = 1.25
+"""A told rate that is a mean changes by less than so much without anything to learn from it."""
+LATEST = 0.1
+"""So much does one answer count in that mean."""
 SPARE_MS = 1_000
 SPAN_MS = 60_000
 MOST_TIMES = 2_000
@@ -122,9 +126,15 @@ class RecentAnswers:
         self._refused: deque[int] = deque(maxlen=MOST_TIMES)
         self._gaps: deque[int] = deque(maxlen=2 * EVEN)
         self._began_ms = self._run = 0
+        self._each_s = 0.0
 
     def add(self, now_ms: int) -> None:
         self._taken.append(now_ms)
+
+    def mean_per_s(self, per_s: float) -> float:
+        """Return the mean of told rates that differ with the cost of each request. They are above 0."""
+        self._each_s = self._each_s * (1 - LATEST) + LATEST / per_s if self._each_s else 1 / per_s
+        return 1 / self._each_s
 
     def refusal(
         self, limit: Limit | None, named_ms: int | None, most_per_s: float, part: float, now_ms: int
@@ -204,15 +214,22 @@ def met(limit: Limit | None, refusal: PaceRefusal, own_wait_ms: int, now_ms: int
         case "helped":
             return PaceVerdict(replace(known, noise=refusal.noise, until_ms=max(until_ms, known.until_ms)), wait_ms)
         case "in vain":
-            return PaceVerdict(Limit(0.0, now_ms, until_ms, noise=refusal.noise, told=known.told), wait_ms)
+            return PaceVerdict(
+                Limit(0.0, now_ms, until_ms, noise=refusal.noise, told=known.told, burst=known.burst), wait_ms
+            )
         case "too fast":
             return PaceVerdict(_fallen(known, refusal, now_ms, wait_ms), wait_ms)
 
 
-def told(limit: Limit | None, per_s: float) -> Limit:
-    """Return the limit after the platform has said what it allows. The same object if it has said so before."""
+def told(limit: Limit | None, per_s: float | None, burst: int | None = None, *, is_rough: bool = False) -> Limit:
+    """Return the limit after the platform has said what it allows a second and at once. The same object if it has said
+    so before. `is_rough`: the rate is a mean, and a small change of it is none."""
     known = limit or Limit(0.0, 0)
-    return known if known.told == per_s else replace(known, told=max(LEAST_PER_S, per_s))
+    pace = known.told if per_s is None else max(LEAST_PER_S, per_s)
+    if is_rough and known.told / ROUGH < pace < known.told * ROUGH:
+        pace = known.told
+    at_once = known.burst if burst is None else burst
+    return known if (known.told, known.burst) == (pace, at_once) else replace(known, told=pace, burst=at_once)
 
 
 def held(limit: Limit | None, until_ms: int) -> Limit:
@@ -298,6 +315,7 @@ def _fallen(known: Limit, refusal: PaceRefusal, now_ms: int, wait_ms: int) -> Li
         dense=known.dense + 1 if is_dense or refusal.is_again else 0,
         odd=_odd(known, is_slow=is_slow),
         told=known.told,
+        burst=known.burst,
     )
 
 

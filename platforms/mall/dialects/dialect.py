@@ -13,6 +13,7 @@ from msgspec import Struct
 from platforms.mall.config import MallConfig
 from platforms.mall.generator import order_key
 from platforms.mall.listing import Listing, Shop, half_open, look
+from platforms.mall.points import PointBucket
 from platforms.mall.shelf import Listed
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -66,8 +67,11 @@ class Inquiry(NamedTuple):
 class Clerk:
     """Looks things up for a dialect while it answers one request. `asked`: the list was asked so."""
 
-    def __init__(self, shop: Shop, config: MallConfig, now_ms: int, token: str) -> None:
+    def __init__(
+        self, shop: Shop, config: MallConfig, now_ms: int, token: str, points: PointBucket | None = None
+    ) -> None:
         self.config = config
+        self.points = points
         self.now_ms = now_ms
         self.token = token
         self.asked: Inquiry | None = None

@@ -20,15 +20,27 @@ from platforms.mall.dialects.dialect import (
     iso_ms,
     number_key,
 )
+from platforms.mall.points import PointBucket
 
 _PATH = re.compile(r"/admin/api/\d{4}-\d{2}/graphql\.json")
 _SEARCH = re.compile(r"updated_at:>='([^']+)' (?:AND )?updated_at:<='([^']+)'")
-_COST = {"requestedQueryCost": 12, "throttleStatus": {"maximumAvailable": 2000.0, "currentlyAvailable": 1988.0}}
+_BASE = 2
+"""Points of a list without orders. Each order that it may have is one more."""
+_USUAL = PointBucket(2_000, 100.0)
 
 
-def _refuse(code: str, message: str) -> MallRefusal:
-    said = {"errors": [{"message": message, "extensions": {"code": code}}], "extensions": {"cost": _COST}}
-    return MallRefusal(Answer(said, kind="refused"))
+def _cost(points: PointBucket, left: float, requested: int, actual: int | None) -> dict[str, Any]:
+    status = {"maximumAvailable": float(points.most), "currentlyAvailable": int(left), "restoreRate": points.per_s}
+    return {"cost": {"requestedQueryCost": requested, "actualQueryCost": actual, "throttleStatus": status}}
+
+
+def _refuse(code: str, message: str, extensions: dict[str, Any] | None = None, kind: str = "refused") -> MallRefusal:
+    said = {"errors": [{"message": message, "extensions": {"code": code}}], "extensions": extensions or {}}
+    return MallRefusal(Answer(said, kind=kind))
+
+
+def _too_fast(points: PointBucket, left: float, requested: int) -> MallRefusal:
+    return _refuse("THROTTLED", "Throttled", _cost(points, left, requested, None), "throttled")
 
 
 def answer(call: MallCall, clerk: Clerk) -> Answer:
@@ -56,17 +68,26 @@ def answer(call: MallCall, clerk: Clerk) -> Answer:
         raise _refuse("BAD_REQUEST", f"wrong query: {error}") from error
     if not 1 <= size <= 250:
         raise _refuse("BAD_REQUEST", "first must be between 1 and 250")
+    points, requested = clerk.points or _USUAL, _BASE + size
+    if clerk.points is not None and not clerk.points.take(requested, clerk.now_ms):
+        raise _too_fast(clerk.points, clerk.points.left(clerk.now_ms), requested)
     seen = clerk.list(Inquiry(low, high, begin, size))
     nodes = [
         {"id": f"gid://shopify/Order/{number_key(number)}", "updatedAt": iso(at_ms, 0, "seconds"), "version": version}
         for at_ms, number, version in seen.rows
     ]
     page = {"hasNextPage": seen.end is not None, "endCursor": str(begin + len(nodes)) if nodes else None}
-    return Answer({"data": {"orders": {"nodes": nodes, "pageInfo": page}}, "extensions": {"cost": _COST}})
+    left = float(points.most - _BASE - len(nodes))
+    if clerk.points is not None:
+        clerk.points.give_back(size - len(nodes))
+        left = clerk.points.left(clerk.now_ms)
+    cost = _cost(points, left, requested, _BASE + len(nodes))
+    return Answer({"data": {"orders": {"nodes": nodes, "pageInfo": page}}, "extensions": cost})
 
 
 def spoil(retry_after_s: int) -> Answer:
-    return _refuse("THROTTLED", "Throttled").answer
+    requested = _BASE + 250
+    return _too_fast(_USUAL, requested - _USUAL.per_s * max(1, retry_after_s), requested).answer
 
 
 SHOPIFY = Dialect(

@@ -75,7 +75,7 @@ def test_a_limit_falls_and_rises_again_by_itself(
     limit = limit_of(found)
     assert found.wait_ms <= HOUR_MS
     assert LEAST_PER_S <= limit.per_s <= max(LEAST_PER_S, most_per_s)
-    rates = [allowed(limit, NOW_MS + minutes * 60_000) or 0.0 for minutes in range(0, 180, 5)]
+    rates = [allowed(limit, NOW_MS + minutes * 60_000) or 0.0 for minutes in range(0, 360, 5)]
     assert rates == sorted(rates)
     assert rates[0] == pytest.approx(limit.per_s)
     assert rates[-1] > 2 * limit.per_s
@@ -199,6 +199,30 @@ def test_what_the_platform_says_itself_neither_rises_nor_falls() -> None:
     assert (burst.told, burst.per_s, burst.met_ms) == (0.0167, 0.0, NOW_MS)
     came = read(token_bucket(0.0167, 20), 18_000, says=0.0167)
     assert came.refused() == 0.0
+
+
+def test_a_told_mean_that_hardly_changes_is_no_news() -> None:
+    limit = told(None, 10.0, 40, is_rough=True)
+    assert (limit.told, limit.burst) == (10.0, 40)
+    assert told(limit, 12.0, 40, is_rough=True) is told(limit, 8.5, is_rough=True) is limit
+    assert told(limit, 13.0, is_rough=True).told == 13.0
+    assert told(limit, 7.0, is_rough=True).told == 7.0
+    assert told(limit, 9.0).told == 9.0
+
+
+def test_the_mean_of_told_rates_is_that_of_the_time_each_request_takes() -> None:
+    answers = RecentAnswers()
+    assert answers.mean_per_s(4.0) == 4.0
+    assert answers.mean_per_s(0.5) == pytest.approx(1 / (0.9 / 4 + 0.1 / 0.5))
+    for _ in range(100):
+        mean = answers.mean_per_s(2.0)
+    assert mean == pytest.approx(2.0, rel=0.01)
+
+
+def test_how_many_may_go_at_once_outlives_a_refusal() -> None:
+    limit = told(None, None, 20)
+    assert (limit.told, limit.burst, allowed(limit, NOW_MS)) == (0.0, 20, None)
+    assert limit_of(verdict(limit, named_ms=60_000)).burst == 20
 
 
 def test_nothing_is_sent_until_the_platform_has_more() -> None:
