@@ -2,6 +2,8 @@
 
 import asyncio
 
+from msgspec import Struct
+
 from streams.errors import OutcomeUnknown, StreamError
 from streams.outcomes import Receipt
 
@@ -24,13 +26,10 @@ class Waiting:
             self.all_known.set_result(None)
 
 
-class Alone:
+class Alone(Struct, gc=False):
     """A caller that waits for one outcome."""
 
-    __slots__ = ("known",)
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.known: asyncio.Future[Receipt | StreamError] = loop.create_future()
+    known: "asyncio.Future[Receipt | StreamError]"
 
     def know(self, _index: int, outcome: Receipt | StreamError) -> None:
         """Record the outcome."""
@@ -38,7 +37,7 @@ class Alone:
             self.known.set_result(outcome)
 
 
-class Flight:
+class Flight(Struct, gc=False):
     """One message on its way, all its tries under one number.
 
     `is_unknown`: a try stayed without answer, so the message may have been stored. `is_resting`: no server took the
@@ -46,40 +45,17 @@ class Flight:
     server's memory of message ids without which the message must not be sent again. Empty: it may always be sent again.
     """
 
-    __slots__ = (
-        "deadline_s",
-        "due_s",
-        "frame",
-        "index",
-        "is_repeatable",
-        "is_resting",
-        "is_unknown",
-        "memory",
-        "message_id",
-        "subject",
-        "waiting",
-    )
-    deadline_s: float
-    due_s: float
-    is_resting: bool
-
-    def __init__(
-        self,
-        subject: str,
-        message_id: str | None,
-        frame: bytes,
-        waiting: Waiting | Alone,
-        index: int,
-        is_repeatable: bool,
-    ) -> None:
-        self.subject = subject
-        self.message_id = message_id
-        self.frame = frame
-        self.waiting = waiting
-        self.index = index
-        self.is_repeatable = is_repeatable
-        self.is_unknown = False
-        self.memory = ""
+    subject: str
+    message_id: str | None
+    frame: bytes
+    waiting: Waiting | Alone
+    index: int
+    is_repeatable: bool
+    memory: str = ""
+    deadline_s: float = 0.0
+    due_s: float = 0.0
+    is_unknown: bool = False
+    is_resting: bool = False
 
     def unknown(self, reason: str) -> OutcomeUnknown:
         """Return the outcome of a message whose fate nobody knows."""

@@ -30,9 +30,9 @@ told apart have to differ, by a mark or a time. If another mover has moved the t
 import math
 from asyncio import Future
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import anyio
+from msgspec import Struct
 
 from streams.connection import Connection
 from streams.errors import OutcomeUnknown, Refused, Repeated, RevisionConflict, StreamError
@@ -47,7 +47,7 @@ _UNDER_WAY = 10164
 _HEAD = "NATS/1.0\r\nNats-Expected-Last-Subject-Sequence: "
 
 
-class Move(NamedTuple):
+class Move(Struct, frozen=True, gc=False):
     """Where a thing goes, and from where.
 
     `thing`: the pattern of all its subjects. `expected`: the sequence of its last message, 0 for none. `leaves`: the
@@ -191,14 +191,14 @@ def _may_be_ours(outcome: Receipt | StreamError) -> bool:
 
 def _outgoing(move: Move) -> Outgoing:
     """Return the move as it is published. Its headers are built here, since they are most of its cost."""
-    subject, payload, thing, expected, leaves, due_ms, target, ttl_s, message_id, _ = move
-    lines = f"{_HEAD}{expected}\r\nNats-Expected-Last-Subject-Sequence-Subject: {thing}\r\n"
-    if message_id:
-        lines += f"Nats-Msg-Id: {message_id}\r\n"
-    if leaves:
-        lines += f"Nats-Scheduler: {leaves}\r\nNats-Schedule-Next: purge\r\n"
-    if due_ms:
-        lines += f"Nats-Schedule: {at_line(due_ms)}\r\nNats-Schedule-Target: {target}\r\n"
-    if ttl_s:
-        lines += f"Nats-TTL: {ttl_s}s\r\n"
-    return Outgoing(subject, payload, message_id or None, None, f"{lines}\r\n".encode(), expected == 0)
+    lines = f"{_HEAD}{move.expected}\r\nNats-Expected-Last-Subject-Sequence-Subject: {move.thing}\r\n"
+    if move.message_id:
+        lines += f"Nats-Msg-Id: {move.message_id}\r\n"
+    if move.leaves:
+        lines += f"Nats-Scheduler: {move.leaves}\r\nNats-Schedule-Next: purge\r\n"
+    if move.due_ms:
+        lines += f"Nats-Schedule: {at_line(move.due_ms)}\r\nNats-Schedule-Target: {move.target}\r\n"
+    if move.ttl_s:
+        lines += f"Nats-TTL: {move.ttl_s}s\r\n"
+    block, is_unfenced = f"{lines}\r\n".encode(), move.expected == 0
+    return Outgoing(move.subject, move.payload, move.message_id or None, None, block, is_unfenced)

@@ -124,7 +124,7 @@ class Publisher:
         limit_s = timeout_s if timeout_s is not None else self._deadline_s if is_repeatable else self._attempt_timeout_s
         deadline_s = monotonic_s() + limit_s
         token, frame = self._framed(check_subject(subject), payload, block)
-        waiting = Alone(self._loop)
+        waiting = Alone(self._loop.create_future())
         if self._queue or not self._is_open or not self._has_room(len(frame)):
             await self._room(len(frame), deadline_s)
         self._launch(token, Flight(subject, message_id, frame, waiting, 0, is_repeatable), deadline_s)
@@ -134,17 +134,18 @@ class Publisher:
         raise outcome
 
     def start(self, message: Outgoing, *, until_s: float = math.inf) -> "asyncio.Future[Receipt | StreamError] | None":
-        """Send a message that brings its headers, and return the future of its outcome. None: there is no room or no
-        link now, and nothing was sent. Messages of one turn of the loop leave with few writes. Raises TooLarge."""
-        subject, payload, message_id, _, block, is_unfenced = message
-        deadline_s = min(until_s, monotonic_s() + self._deadline_s)
-        if self._queue or not self._is_open or not self._has_room(len(payload) + len(block) + LINE):
+        """Send a message that brings its headers, and return the future of its outcome. None: there is no room, no link
+        or no time now, and nothing was sent. Messages of one turn of the loop leave with few writes."""
+        connection, size = self._connection, len(message.payload) + len(message.block)
+        if self._queue or not self._is_open or not self._has_room(size + LINE) or size > connection.max_payload:
             return None
-        token, frame = self._framed(subject, payload, block)
-        waiting = Alone(self._loop)
-        flight = Flight(subject, message_id, frame, waiting, 0, True)
-        flight.memory = self._connection.memory if is_unfenced else ""
-        self._launch(token, flight, deadline_s)
+        now_s = monotonic_s()
+        if now_s > until_s:
+            return None
+        waiting = Alone(self._loop.create_future())
+        frame = self._fly(message, waiting, 0, min(until_s, now_s + self._deadline_s), now_s)
+        with suppress(Disconnected, ConnectionLost):  # the reconnect, or the failure, handles it
+            connection.client.send(frame)
         return waiting.known
 
     async def publish_many(self, messages: Sequence[Outgoing]) -> list[Receipt | Refused]:
@@ -199,36 +200,35 @@ class Publisher:
 
     def _launch_all(self, messages: Sequence[Outgoing], waiting: Waiting, start: int, deadline_s: float) -> bool:
         """Send messages that bring their headers, with one write. Return False, and do nothing, if there is no room
-        for all of them. It is one piece, since it is most of what an add costs."""
+        for all of them."""
         now_s, connection = monotonic_s(), self._connection
         size = sum(len(message.payload) + len(message.block) + LINE for message in messages)
         has_room = len(self._flights) + len(messages) <= self._window and self._bytes + size <= WINDOW_BYTES
         if self._queue or not self._is_open or not has_room or not connection.is_connected or now_s > deadline_s:
             return False
-        due_s, memory = min(deadline_s, now_s + self._attempt_timeout_s), connection.memory
-        flights, inbox, most = self._flights, self._inbox, connection.max_payload
         frames: list[bytes] = []
-        token = self._next_token
-        for index, (subject, payload, message_id, _, block, is_unfenced) in enumerate(messages, start):
+        for index, message in enumerate(messages, start):
             try:
-                check_size(subject, block, payload, most)
+                check_size(message.subject, message.block, message.payload, connection.max_payload)
             except TooLarge as refused:
                 waiting.know(index, refused)
-                continue
-            token += 1
-            frame = publish_frame(subject, f"{inbox}{token}", block, payload)
-            flights[token] = flight = Flight(subject, message_id, frame, waiting, index, True)
-            flight.deadline_s, flight.due_s, flight.is_resting = deadline_s, due_s, False
-            if is_unfenced:
-                flight.memory = memory
-            self._bytes += len(frame)
-            frames.append(frame)
-        self._next_token = token
+            else:
+                frames.append(self._fly(message, waiting, index, deadline_s, now_s))
         with suppress(Disconnected, ConnectionLost):  # the reconnect, or the failure, handles it
             connection.client.send(b"".join(frames))
+        return True
+
+    def _fly(self, message: Outgoing, waiting: Waiting | Alone, index: int, deadline_s: float, now_s: float) -> bytes:
+        """Note a message that brings its headers as sent, and return its bytes."""
+        subject, payload, message_id, _, block, is_unfenced = message
+        self._next_token = token = self._next_token + 1
+        frame = publish_frame(subject, f"{self._inbox}{token}", block, payload)
+        memory, due_s = self._connection.memory if is_unfenced else "", min(deadline_s, now_s + self._attempt_timeout_s)
+        self._flights[token] = Flight(subject, message_id, frame, waiting, index, True, memory, deadline_s, due_s)
+        self._bytes += len(frame)
         if self._timer is None:
             self._timer = self._loop.call_later(TICK_S, self._tick)
-        return True
+        return frame
 
     def _framed(self, subject: str, payload: bytes, block: bytes) -> tuple[int, bytes]:
         """Return the number and the bytes of a message whose subject and headers have been checked."""
@@ -248,9 +248,8 @@ class Publisher:
         except TooLarge as refused:
             waiting.know(index, refused)
             return None
-        flight = Flight(subject, message_id, frame, waiting, index, is_repeatable)
-        flight.memory = self._connection.memory if is_unfenced else ""
-        return token, flight
+        memory = self._connection.memory if is_unfenced else ""
+        return token, Flight(subject, message_id, frame, waiting, index, is_repeatable, memory)
 
     def _give_up(self, waiting: Waiting, start: int, error: StreamError) -> None:
         """Give the messages from `start` on the outcome that they were not sent."""

@@ -457,8 +457,7 @@ class JobReservations:
         fires_ms = receipt.until_ms + RESERVED_SLACK_MS
         known_ms = at_ms + TRACE_MS if remember_s else max(at_ms + TRACE_MS, fires_ms + FORGOTTEN_MS)
         past = ((receipt.nonce, known_ms),)
-        end = self._end(receipt, found, at_ms, "finished", past, remember_s=remember_s)
-        return end._replace(fires_ms=fires_ms)
+        return replace(self._end(receipt, found, at_ms, "finished", past, remember_s=remember_s), fires_ms=fires_ms)
 
     def _end(
         self,

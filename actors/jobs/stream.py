@@ -198,6 +198,8 @@ class JobStream:
         return made
 
     async def _looked_after(self, moves: Sequence[Move], outcomes: list[int | StreamError]) -> list[int | StreamError]:
+        if not any(move.fires_ms or move.due_ms for move in moves):
+            return outcomes
         await self._look_at_late_ones(moves, outcomes)
         await self._tell_due(
             (move, outcome)

@@ -170,35 +170,26 @@ class Jobs:
         With `on_same="error"` an existing job raises NotAccepted, `code` `exists`. After a Timeout, `add_many` with the
         error's `job` repeats this add, and adds no second job."""
         job = _named(new_job(topic, body, **options))
-        if not traces.is_on:
-            return await self._add_named(job)
         with traces.span(f"add {topic}", "producer", {"topic": topic, "job": job.id}):
-            return await self._add_named(replace(job, traceparent=traces.current()))
-
-    async def _add_named(self, job: NewJob) -> Added:
-        try:
-            answer = await self._add(job)
-            if isinstance(answer, Added):
-                return answer
-            if answer.code == "unknown":
-                raise Timeout(answer.reason)
-        except Timeout as lost:
-            lost.job = job
-            raise
-        if answer.code == "unavailable":
-            raise Unavailable(answer.reason)
-        raise NotAccepted(answer.reason, code=answer.code, field=answer.field)
-
-    async def _add(self, job: NewJob) -> Added | NotAdded:
-        if (refusal := too_large(job)) is not None:
-            return refusal
-        if self.direct is not None and self.direct.takes(job):
+            if traces.is_on:
+                job = replace(job, traceparent=traces.current())
             try:
-                return await self.direct.add_one(job)
+                return _added(too_large(job) or await self._sent(job))
+            except Timeout as lost:
+                lost.job = job
+                raise
             except StreamError as error:
-                raise client_error(error) from error
+                failure = client_error(error)
+                if isinstance(failure, Timeout):
+                    failure.job = job
+                raise failure from error
+
+    def _sent(self, job: NewJob) -> Awaitable[Added | NotAdded]:
+        """Send a job. The answer raises the client's errors, and StreamError."""
+        if self.direct is not None and self.direct.takes(job):
+            return self.direct.add_one(job)
         encoded = encode_new_job(job)
-        return await self._adds.call(encoded, size=len(encoded) + 1, kind=None)
+        return self._adds.call(encoded, size=len(encoded) + 1, kind=None)
 
     async def add_many(self, jobs: Iterable[NewJob]) -> builtins.list[Added | NotAdded]:
         """Add jobs, and return the result of each, in order. The client sends them in parts that fit into a message.
@@ -522,6 +513,17 @@ class Jobs:
 def _named(job: NewJob) -> NewJob:
     """Return the job with a nonce for this call."""
     return job if job.nonce else replace(job, nonce=fresh_nonce())
+
+
+def _added(answer: Added | NotAdded) -> Added:
+    """Return the job. Raises the reason why it was not added."""
+    if isinstance(answer, Added):
+        return answer
+    if answer.code == "unknown":
+        raise Timeout(answer.reason)
+    if answer.code == "unavailable":
+        raise Unavailable(answer.reason)
+    raise NotAccepted(answer.reason, code=answer.code, field=answer.field)
 
 
 def _one_each(answers: builtins.list[_T], calls: Sequence[object]) -> builtins.list[_T]:

@@ -78,13 +78,15 @@ def adds_without_nonce() -> None:
 
 def settled_without_second_look() -> None:
     """What was acknowledged after the server's own firing was due is not looked at again."""
+    from msgspec.structs import replace
+
     from actors.jobs.stream import JobStream
     from streams.moves import Move
 
     sound = JobStream.move_many
 
     async def move_many(self: JobStream, moves: Sequence[Move], **more: Any) -> Any:
-        return await sound(self, [move._replace(fires_ms=0) for move in moves], **more)
+        return await sound(self, [replace(move, fires_ms=0) for move in moves], **more)
 
     JobStream.move_many = move_many  # type: ignore[method-assign]
 

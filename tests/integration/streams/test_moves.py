@@ -3,6 +3,7 @@
 import pytest
 from anyio import create_task_group, fail_after
 from anyio.lowlevel import checkpoint
+from msgspec.structs import replace
 
 from streams.clock import now_ms
 from streams.connection import Connection, connect
@@ -76,7 +77,7 @@ async def test_the_schedule_that_it_was_goes_in_the_same_step(things: Things) ->
         waits = things.move("a", 0, due_ms=now_ms() + HOUR, target=things.subject("b"))
         made = await things.mover.move(waits)
         assert await things.subjects() == {"a"}
-        again = await things.mover.move(waits._replace(expected=made, payload=b"2"))
+        again = await things.mover.move(replace(waits, expected=made, payload=b"2"))
         await things.mover.move(things.move("c", again, leaves=things.subject("a"), ttl_s=60))
         assert await things.subjects() == {"c"}
 
