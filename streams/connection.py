@@ -13,14 +13,14 @@ means that they were not sent.
 import asyncio
 import logging
 import secrets
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Never, TypeVar
 
 import anyio
 import msgspec
 
-from streams.clock import monotonic_s
+from streams.clock import monotonic_s, until_turn_s
 from streams.credentials import Credentials, shown_url
 from streams.errors import (
     ConnectionLost,
@@ -182,13 +182,25 @@ class Connection:
             answer = await self.request(subject, payload, timeout_s=timeout_s)
         except NoStream as nobody:
             raise unreachable(domain, nobody) from nobody
+        return _decoded(subject, answer)
+
+    async def api_each(self, suffixes: Sequence[str], *, timeout_s: float = 5.0) -> list[dict[str, Any] | StreamError]:
+        """Send requests without a body to the JetStream API, all at once, and return the reply to each, or the Refused,
+        NoStream or MalformedMessage that `api` raises. One after the other, each would wake the process. Raises
+        Disconnected, OutcomeUnknown if any reply is missing."""
+        deadline_s, subjects = monotonic_s() + timeout_s, [api_prefix() + suffix for suffix in suffixes]
+        await self.connected_by(deadline_s)
+        replies: list[asyncio.Future[Message]] = []
         try:
-            decoded = msgspec.json.decode(answer.payload, type=dict[str, Any])
-        except msgspec.DecodeError as error:
-            raise MalformedMessage(f"{subject}: the answer is no JSON object: {error}") from error
-        if "error" in decoded:
-            raise refusal(decoded["error"], subject=subject)
-        return decoded
+            replies.extend(self.send_request_now(subject, b"") for subject in subjects)
+            async with asyncio.timeout(max(0.0, deadline_s - monotonic_s())):
+                messages = [await reply for reply in replies]
+        except TimeoutError:
+            raise OutcomeUnknown(f"no answer within {timeout_s} s", subject=subjects[-1]) from None
+        finally:
+            for reply in replies:
+                reply.cancel()
+        return [_outcome(subject, message) for subject, message in zip(subjects, messages, strict=True)]
 
     async def publish_core(
         self, subject: str, payload: bytes = b"", *, reply: str = "", headers: Mapping[str, str] | None = None
@@ -283,7 +295,7 @@ class Connection:
         a function that removes it."""
         self._each_second[callback] = None
         if self._second is None:
-            self._second = asyncio.get_running_loop().call_later(1.0, self._tick)
+            self._second = asyncio.get_running_loop().call_later(until_turn_s(1.0), self._tick)
 
         def remove() -> None:
             self._each_second.pop(callback, None)
@@ -294,7 +306,7 @@ class Connection:
         return remove
 
     def _tick(self) -> None:
-        self._second = asyncio.get_running_loop().call_later(1.0, self._tick)
+        self._second = asyncio.get_running_loop().call_later(until_turn_s(1.0), self._tick)
         self._call(self._each_second)
 
     def on_failure(self, callback: Callable[[StreamError], None]) -> Callable[[], None]:
@@ -448,6 +460,25 @@ def _raise_if_login_refused(error: Exception, url: str) -> None:
 def _unreachable(url: str, waited_s: float, troubles: list[Exception]) -> str:
     last = f": {troubles[-1]}" if troubles and str(troubles[-1]) else ""
     return f"no connection to {shown_url(url)} within {waited_s} s{last}; is a server running there?"
+
+
+def _decoded(subject: str, answer: Message) -> dict[str, Any]:
+    try:
+        decoded = msgspec.json.decode(answer.payload, type=dict[str, Any])
+    except msgspec.DecodeError as error:
+        raise MalformedMessage(f"{subject}: the answer is no JSON object: {error}") from error
+    if "error" in decoded:
+        raise refusal(decoded["error"], subject=subject)
+    return decoded
+
+
+def _outcome(subject: str, answer: Message) -> dict[str, Any] | StreamError:
+    if answer.status == 503:
+        return no_responders(subject)
+    try:
+        return _decoded(subject, answer)
+    except StreamError as error:
+        return error
 
 
 def _registered(callbacks: list[_Callback], callback: _Callback) -> Callable[[], None]:

@@ -20,7 +20,7 @@ import anyio
 import msgspec
 
 from streams.bucket import Bucket
-from streams.clock import monotonic_s, now_ms
+from streams.clock import monotonic_s, now_ms, until_turn_s
 from streams.errors import Disconnected, LeaseLost, OutcomeUnknown, Refused, RevisionConflict, StreamError
 
 log = logging.getLogger(__name__)
@@ -31,6 +31,8 @@ RELEASE_S = 2.0
 MARKER_TTL_S = 1
 LOOKS = 3
 """How often one renewal reads the current revision again. A replica may answer a moment late."""
+TURN_S = 0.5
+"""Leases that last long enough are renewed, and those of others are looked at, at turns that are multiples of this."""
 
 
 class LeaseRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -137,15 +139,20 @@ async def lead(
     A dead leader is followed within `ttl_s` + 0.3 s + `ttl_s` / 3, one that leaves within `ttl_s` / 3. When `body`
     returns, the lease is released and the campaign goes on. An error of `body` is raised (in an exception group).
     """
+    is_taken = False
     while True:
-        lease = await _try_to_acquire(bucket, key, holder, ttl_s)
+        lease = await _try_to_acquire(bucket, key, holder, ttl_s, is_taken=is_taken)
         if lease is not None:
             await hold(lease, body)
-        await anyio.sleep(ttl_s / 3 * (0.5 + secrets.randbelow(500) / 1000))
+        is_taken = lease is None
+        await anyio.sleep(until_turn_s(turn_s(ttl_s)))
 
 
-async def _try_to_acquire(bucket: Bucket[bytes], key: str, holder: str, ttl_s: int) -> Lease | None:
+async def _try_to_acquire(bucket: Bucket[bytes], key: str, holder: str, ttl_s: int, *, is_taken: bool) -> Lease | None:
+    """Acquire the lease. `is_taken`: another one had it a moment ago, so look first, which costs half as much."""
     try:
+        if is_taken and await bucket.get(key, timeout_s=ttl_s / 2) is not None:
+            return None
         return await acquire(bucket, key, holder, ttl_s=ttl_s)
     except (Disconnected, OutcomeUnknown, Refused) as error:
         log.debug("lease.no_campaign", extra={"fields": {"key": key, "reason": str(error)}})
@@ -166,14 +173,20 @@ async def hold(lease: Lease, body: Callable[[Lease], Awaitable[None]]) -> None:
             await lease.release()
 
 
+def turn_s(ttl_s: int) -> float:
+    """Return how often a lease is renewed: in a third of its time, at the turns of other leases if it lasts so long."""
+    third_s = ttl_s / 3
+    return third_s - third_s % TURN_S if third_s > TURN_S else third_s
+
+
 async def _renew_until_lost(lease: Lease, scope: anyio.CancelScope) -> None:
-    pause_s = until_turn_s(lease.ttl_s / 3, monotonic_s())
+    pause_s = until_turn_s(turn_s(lease.ttl_s))
     while lease.is_held():
         await anyio.sleep(min(pause_s, lease.left_s))
         try:
             with anyio.move_on_after(lease.left_s):  # a server that does not answer must not keep us past the end
                 await lease.renew()
-                pause_s = until_turn_s(lease.ttl_s / 3, monotonic_s())
+                pause_s = until_turn_s(turn_s(lease.ttl_s))
         except LeaseLost:
             break
         except (Disconnected, OutcomeUnknown, Refused) as error:
@@ -181,13 +194,6 @@ async def _renew_until_lost(lease: Lease, scope: anyio.CancelScope) -> None:
             log.info("lease.not_renewed", extra={"fields": {"key": lease.key, "reason": str(error)}})
     log.warning("lease.lost", extra={"fields": {"key": lease.key, "token": lease.token}})
     scope.cancel()
-
-
-def until_turn_s(every_s: float, now_s: float) -> float:
-    """Return how long to wait for the next turn of all that happens `every_s`: one moment of this clock for all of a
-    process, so that it wakes once for its leases, and writes once. At least a quarter of `every_s`."""
-    rest_s = every_s - now_s % every_s
-    return rest_s if rest_s > every_s / 4 else rest_s + every_s
 
 
 def read_record(raw: bytes) -> LeaseRecord | None:

@@ -388,6 +388,9 @@ class Publisher:
         flight = self._flights.pop(token)
         self._bytes -= len(flight.frame)
         flight.waiting.know(flight.index, outcome)
+        if not self._flights and self._timer is not None:  # else each message of an idle process wakes it once more
+            self._timer.cancel()
+            self._timer = None
         if self._queue:
             self._next_turn()
 

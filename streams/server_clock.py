@@ -26,7 +26,7 @@ from typing import NamedTuple
 import anyio
 from anyio.abc import TaskStatus
 
-from streams.clock import monotonic_s, now_ms
+from streams.clock import monotonic_s, now_ms, until_turn_s
 from streams.connection import Connection
 from streams.errors import ConnectionLost, MalformedMessage, PermissionDenied, StreamError
 
@@ -114,7 +114,7 @@ class ServerClock:
                 await self._try_to_measure()
             task_status.started()
             while True:
-                with anyio.move_on_after(EVERY_S if self.is_measured else AGAIN_S):
+                with anyio.move_on_after(until_turn_s(EVERY_S if self.is_measured else AGAIN_S)):
                     await self._measure_now.wait()
                 self._measure_now = anyio.Event()
                 await self._try_to_measure()

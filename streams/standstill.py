@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Self
 
-from streams.clock import monotonic_s
+from streams.clock import monotonic_s, until_turn_s
 
-TICK_S = 0.25
+TICK_S = 0.5
 SHORTEST_S = 1.0
 """Less than this is no standstill."""
 AFTER_S = 1.0
@@ -43,7 +43,7 @@ class Standstill:
 
     def _look(self) -> None:
         self._see(monotonic_s())
-        self._timer = asyncio.get_running_loop().call_later(TICK_S, self._look)
+        self._timer = asyncio.get_running_loop().call_later(until_turn_s(TICK_S), self._look)
 
     def _see(self, now_s: float) -> None:
         if now_s - self._seen_s > SHORTEST_S:

@@ -25,7 +25,7 @@ import msgspec
 
 from streams.clock import monotonic_s
 from streams.connection import Connection
-from streams.errors import NoStream
+from streams.errors import NoStream, StreamError
 
 LASTS_S = 20.0
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -113,7 +113,7 @@ class StoreMemory:
 
     async def look(self) -> list[WentBack]:
         """Look at the streams, remember them, and return those that went back. Raises Disconnected, OutcomeUnknown."""
-        now = {name: seen for name in self._names if (seen := await self._ask(name)) is not None}
+        now = await self._ask()
         if self._seen is None:
             kept = await anyio.to_thread.run_sync(self._read)
             before = kept.streams if kept else {}
@@ -144,14 +144,16 @@ class StoreMemory:
         self._behind_s = min(self._behind_s, now_s)
         return now_s - self._behind_s >= LASTS_S
 
-    async def _ask(self, name: str) -> Seen | None:
-        try:
-            answer = await self._connection.api(f"STREAM.INFO.{name}")
-        except NoStream as error:
-            if error.code == 503:
-                raise
-            return None
-        return Seen(answer["created"], answer["state"]["last_seq"])
+    async def _ask(self) -> dict[str, Seen]:
+        """Return the streams that are there."""
+        now: dict[str, Seen] = {}
+        answers = await self._connection.api_each([f"STREAM.INFO.{name}" for name in self._names])
+        for name, answer in zip(self._names, answers, strict=True):
+            if not isinstance(answer, StreamError):
+                now[name] = Seen(answer["created"], answer["state"]["last_seq"])
+            elif not isinstance(answer, NoStream) or answer.code == 503:
+                raise answer
+        return now
 
     def _read(self) -> _Kept | None:
         if self._file is None:

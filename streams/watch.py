@@ -32,9 +32,10 @@ from streams.topology import is_passing
 
 log = logging.getLogger(__name__)
 
-HEARTBEAT_S = 2
-"""A dead consumer is detected after two and a half of these. A node has twenty watches, and most of them are quiet."""
-SILENCE_S = 2.5 * HEARTBEAT_S
+HEARTBEAT_S, ALONE_S = 2, 10
+"""A dead consumer is detected after two and a half of these. The second: on a single server, where a consumer is lost
+with the link alone, or somebody deletes it. A node has twenty watches, and most of them are quiet."""
+BEATS = 2.5
 INACTIVE_S = 5
 """The server removes a consumer without a subscriber after this."""
 CONNECT_S = 5.0
@@ -91,9 +92,10 @@ class Watch(Generic[T]):
         self._is_synced = False
         self._is_broken = False
         self._heard_s = 0.0
+        self._heartbeat_s = HEARTBEAT_S
 
     async def __aenter__(self) -> Self:
-        self._remove = self._connection.on_reconnect(self._break)
+        self._removers = (self._connection.on_reconnect(self._break), self._connection.each_second(self._look))
         try:
             await self._open()
         except BaseException:
@@ -134,7 +136,9 @@ class Watch(Generic[T]):
         self._sid = self._connection.listen(inbox, self._delivered)
         self._on_reading()
         name = f"watch_{secrets.token_hex(8)}"
-        body = {"stream_name": self._stream, "config": _consumer(name, inbox, self._filter), "action": "create"}
+        self._heartbeat_s = HEARTBEAT_S if self._connection.is_clustered or self._domain else ALONE_S
+        config = _consumer(name, inbox, self._filter, self._heartbeat_s)
+        body = {"stream_name": self._stream, "config": config, "action": "create"}
         answer = await self._connection.api(f"CONSUMER.CREATE.{self._stream}.{name}", body, domain=self._domain)
         if not self._is_synced and answer.get("num_pending", 0) + answer["delivered"]["consumer_seq"] == 0:
             self._synced()
@@ -165,21 +169,24 @@ class Watch(Generic[T]):
         await asyncio.sleep(REOPEN_WAIT_S)
 
     async def _wait(self) -> None:
-        """Wait for a message, for the next expiry, or for so long a silence that the consumer must be gone."""
-        now_s = monotonic_s()
-        if now_s > self._heard_s + SILENCE_S:
-            self._break()
-            return
-        if self._expiries and self._expiries[0][0] <= now_s:
+        """Wait for a message, or for the next expiry."""
+        while self._expiries and self._known.get(self._expiries[0][1]) != self._expiries[0][2]:
+            heapq.heappop(self._expiries)  # renewed or deleted since
+        wait_s = self._expiries[0][0] - monotonic_s() if self._expiries else None
+        if wait_s is not None and wait_s <= 0:
             await self._look_at_expired(heapq.heappop(self._expiries))
             return
-        until_s = min(self._heard_s + SILENCE_S, self._expiries[0][0]) if self._expiries else self._heard_s + SILENCE_S
         self._news.clear()
         try:
-            async with asyncio.timeout(until_s - now_s + 0.001):
+            async with asyncio.timeout(None if wait_s is None else wait_s + 0.001):
                 await self._news.wait()
         except TimeoutError:
             return
+
+    def _look(self) -> None:
+        """Read anew after so long a silence that the consumer must be gone."""
+        if not self._is_broken and monotonic_s() > self._heard_s + BEATS * self._heartbeat_s:
+            self._break()
 
     def _break(self) -> None:
         self._is_broken = True
@@ -191,7 +198,8 @@ class Watch(Generic[T]):
             self._sid = None
 
     def _close(self) -> None:
-        self._remove()
+        for remove in self._removers:
+            remove()
         self._stop_listening()
 
     # ---- what comes
@@ -285,7 +293,7 @@ def delivered_of(reply: bytes) -> Delivered:
     return Delivered(revision, order, stored_ns // 1_000_000, pending)
 
 
-def _consumer(name: str, inbox: str, filter_subject: str) -> dict[str, object]:
+def _consumer(name: str, inbox: str, filter_subject: str, heartbeat_s: int) -> dict[str, object]:
     second = 1_000_000_000
     return {
         "name": name,
@@ -294,7 +302,7 @@ def _consumer(name: str, inbox: str, filter_subject: str) -> dict[str, object]:
         "ack_policy": "none",
         "filter_subject": filter_subject,
         "flow_control": True,
-        "idle_heartbeat": HEARTBEAT_S * second,
+        "idle_heartbeat": heartbeat_s * second,
         "inactive_threshold": INACTIVE_S * second,
         "mem_storage": True,
         "num_replicas": 1,

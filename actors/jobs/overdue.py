@@ -15,6 +15,7 @@ from anyio.abc import TaskStatus
 from actors.jobs.store import JobStore
 from actors.runtime.actor import FATAL
 from actors.runtime.logs import fields
+from streams.clock import until_turn_s
 from streams.connection import Connection
 from streams.errors import StreamError
 
@@ -39,7 +40,7 @@ class OverdueJobs:
         task_status.started()
         left = 0
         while True:
-            await anyio.sleep(AGAIN_S if left else LOOK_S)
+            await anyio.sleep(until_turn_s(AGAIN_S if left else LOOK_S))
             if self._connection.store.kind == "full":
                 left = LOOKS
             elif left:

@@ -36,7 +36,7 @@ from anyio.abc import TaskGroup, TaskStatus
 
 from actors.runtime.failpoints import reach
 from actors.runtime.logs import fields
-from streams.clock import Clock
+from streams.clock import Clock, until_turn_s
 from streams.errors import (
     ConnectionLost,
     MalformedMessage,
@@ -324,9 +324,9 @@ async def until_stopped(
 
 
 async def ticks(period_s: Callable[[], float], stop: anyio.Event) -> AsyncIterator[None]:
-    """Yield now, and then `period_s()` seconds after each turn is over, until `stop` is set.
+    """Yield now, and then at each turn of `period_s()` seconds, until `stop` is set.
     Each turn calls `period_s` anew, so it may read a live setting."""
     while not stop.is_set():
         yield
-        with anyio.move_on_after(period_s()):
+        with anyio.move_on_after(until_turn_s(period_s())):
             await stop.wait()

@@ -34,7 +34,7 @@ from actors.runtime.live import Live
 from actors.runtime.logs import fields
 from actors.runtime.supervisor import ActorState
 from streams.bucket import Bucket
-from streams.clock import Clock, monotonic_s
+from streams.clock import Clock, monotonic_s, until_turn_s
 from streams.entries import Entry
 from streams.errors import MalformedMessage, StreamError
 from streams.fetch_messages import FetchEvent, NodeJoined, NodeLeft
@@ -330,7 +330,7 @@ class Members:
 
     async def _keep_beating(self) -> None:
         while True:
-            with anyio.move_on_after(self._beat_s):
+            with anyio.move_on_after(until_turn_s(self._beat_s)):
                 await self._beat_now.wait()
             self._beat_now = anyio.Event()
             await self._beat()

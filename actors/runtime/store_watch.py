@@ -16,6 +16,7 @@ from anyio.abc import TaskStatus
 from actors.runtime.actor import FATAL
 from actors.runtime.logs import fields
 from actors.runtime.rules.notices import Notice
+from streams.clock import until_turn_s
 from streams.connection import Connection
 from streams.errors import StreamError
 from streams.store_health import StoreHealth, StoreState, reserve_of, room_at
@@ -84,7 +85,7 @@ class HealthWatch:
         task_status.started()
         while True:
             await self._look()
-            await anyio.sleep(HEALTH_S)
+            await anyio.sleep(until_turn_s(HEALTH_S))
 
     async def _look(self) -> None:
         try:
@@ -133,7 +134,7 @@ class StoreWatch:
                 await tasks.start(self._health.run)
                 task_status.started()
                 while True:
-                    with anyio.move_on_after(REMEMBER_S if is_seen else AGAIN_S):
+                    with anyio.move_on_after(until_turn_s(REMEMBER_S if is_seen else AGAIN_S)):
                         await self._soon.wait()
                     self._soon = anyio.Event()
                     is_seen = await self._remember()

@@ -36,7 +36,7 @@ from penstock.node.systemd import systemd_actors
 from penstock.node.traces import begin_traces
 from penstock.node.wiring import open_engines
 from streams.chance import chance
-from streams.clock import now_ms
+from streams.clock import now_ms, until_turn_s
 from streams.connection import Connection, connect
 from streams.server import EmbeddedServer, embedded_server
 from streams.store_health import has_room
@@ -181,7 +181,7 @@ def _keeper(server: EmbeddedServer | None, connection: Connection) -> tuple[Acto
         task_status.started()
         silent, rested_s = 0, REST_S
         while True:
-            await anyio.sleep(LOOK_S)
+            await anyio.sleep(until_turn_s(LOOK_S))
             silent, rested_s = 0 if connection.is_connected else silent + 1, rested_s + LOOK_S
             has_failed = connection.store.failed and rested_s >= REST_S and has_room(server.store)
             if silent * LOOK_S >= SILENT_S or has_failed:
@@ -266,7 +266,7 @@ class _Signals:
 
     async def _keep(self) -> None:
         while True:
-            await anyio.sleep(LOOK_S)
+            await anyio.sleep(until_turn_s(LOOK_S))
             for number in SIGNALS:
                 if signal.getsignal(number) != self._heard:
                     name = signal.Signals(number).name

@@ -19,6 +19,7 @@ from penstock.api.http.limits import MOST_CONNECTIONS, MOST_PER_ADDRESS, Census
 from penstock.api.http.live_tokens import LiveTokens
 from penstock.errors import StartFailed
 from penstock.node.config import Config
+from streams.clock import until_turn_s
 
 __all__ = ["GatewayServer"]
 
@@ -50,7 +51,7 @@ class _Uvicorn(uvicorn.Server):
     async def main_loop(self) -> None:
         while not self.should_exit:
             await self.on_tick(0)
-            with anyio.move_on_after(TICK_S):
+            with anyio.move_on_after(until_turn_s(TICK_S)):
                 await self._is_ending.wait()
 
     @contextlib.contextmanager
@@ -88,7 +89,7 @@ class GatewayServer:
         """Let connections do what is due, most often end."""
         loop = asyncio.get_running_loop()
         while True:
-            await anyio.sleep(LOOK_S)
+            await anyio.sleep(until_turn_s(LOOK_S))
             for connection in list(self._server.server_state.connections):
                 if isinstance(connection, BoundedConnection):
                     connection.look(loop.time())

@@ -36,6 +36,7 @@ from actors.runtime.bounds import Anywhere, WorkBounds
 from actors.runtime.logs import fields
 from actors.runtime.rules.slot_keys import key_reader
 from streams.batch_messages import Pointer, decode_pointer
+from streams.clock import until_turn_s
 from streams.connection import Connection
 from streams.delivery import Delivery
 from streams.errors import MalformedMessage, StreamError
@@ -156,7 +157,7 @@ class Executor:
             parts = 1 if len(some) <= FEW else 12  # of many tasks each is looked at once in three seconds
             for puller in some[turn % parts :: parts]:
                 self._share(puller)
-            await anyio.sleep(SHARE_S)
+            await anyio.sleep(until_turn_s(SHARE_S))
             if self._stop.is_set():
                 return
 

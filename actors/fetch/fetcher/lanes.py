@@ -97,7 +97,7 @@ class Readings:
     @property
     def sources(self) -> list[SourceKey]:
         """The sources of these windows."""
-        return [source for source, count in self._count.items() if count]
+        return list(self._count)
 
     async def read(self, work: ReadSlice) -> Ended:
         """Read a window, or give its slice back."""
@@ -112,6 +112,8 @@ class Readings:
                 return await self._reader.read(work)
         finally:
             self._count[work.source] -= 1
+            if not self._count[work.source]:
+                del self._count[work.source]
 
 
 class _Running:

@@ -36,7 +36,7 @@ from actors.runtime.membership import Members
 from actors.runtime.promptness import Promptness
 from actors.runtime.rules.placement import ranking
 from streams.bucket import Bucket
-from streams.clock import monotonic_s
+from streams.clock import monotonic_s, until_turn_s
 from streams.connection import Connection
 from streams.entries import Entry
 from streams.errors import ConnectionLost, Disconnected, StreamError
@@ -237,7 +237,7 @@ class Partitions:
                     self._ask(n, f"{inbox}{n}")
                 is_near = any(self._is_due(n, REST_S + 2 * ASK_S) for n in standing_by)
                 rests = self._promptness.is_prompt and not is_near
-                if await self._promptness.sleep(REST_S if rests else ASK_S):
+                if await self._promptness.sleep(until_turn_s(REST_S) if rests else ASK_S):
                     self.wake()
         finally:
             self._connection.unlisten(sid)

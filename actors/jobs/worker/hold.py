@@ -28,7 +28,7 @@ from anyio.abc import TaskStatus
 
 from actors.jobs.copies import LONGEST_S
 from actors.runtime.logs import fields
-from streams.clock import monotonic_s
+from streams.clock import monotonic_s, until_turn_s
 from streams.connection import Connection
 from streams.errors import StreamError
 from streams.puller import Puller
@@ -120,7 +120,7 @@ class Hold:
                 if not self.is_cut:
                     task_status.started()
                     task_status = anyio.TASK_STATUS_IGNORED
-                await self._rest(EVERY_S if is_confirmed else AGAIN_S)
+                await self._rest(until_turn_s(EVERY_S) if is_confirmed else AGAIN_S)
         finally:
             remove()
 

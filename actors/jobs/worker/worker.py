@@ -38,7 +38,7 @@ from actors.runtime.measures import Measures
 from actors.runtime.promptness import until_prompt
 from actors.runtime.shares import SharedRates
 from actors.runtime.slot_client import NodeSlots
-from streams.clock import Clock, monotonic_s
+from streams.clock import Clock, monotonic_s, until_turn_s
 from streams.connection import Connection
 from streams.delivery import Delivery
 from streams.errors import Disconnected
@@ -227,7 +227,7 @@ class JobWorker:
             shared.hold.look(monotonic_s())  # it is noticed here that the others do not hear us
             for name in tuple(shared.stirred):
                 self._topics[name].tend()
-            await anyio.sleep(TEND_S if shared.stirred else REST_S)
+            await anyio.sleep(TEND_S if shared.stirred else until_turn_s(REST_S))
 
     # ---- jobs that were deleted while they waited here
 
