@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from actors.fetch.rules.ledger import Hole, Ledger, OpenSlice, Pass, find_open, in_order, revised, same_slice
 from actors.fetch.rules.looks import cut_looks, look_due_ms
-from actors.fetch.rules.outages import earliest_ms, offerable
+from actors.fetch.rules.outages import MOST_PROBED, earliest_ms, offerable, wants_other_probe
 from actors.fetch.rules.settings import FetchSettings
 from actors.fetch.rules.slices import Kind, Slice, next_end_ms
 from actors.fetch.rules.tuning import (
@@ -53,7 +53,8 @@ def cut(ledger: Ledger, settings: FetchSettings, now_ms: int, lengths: Lengths =
     """Return the ledger with every slice cut that may be cut now. It is the same object if there is none.
 
     Tail: whole slices up to `now - settle`, while fewer than `max_open` tail slices are open and fewer than `max_holes`
-    holes are listed (a source that fails everywhere must not go on for ever). Backfills and second looks: while fewer
+    holes are listed (a source that fails everywhere must not go on for ever). A probe of a source that is down may be
+    one more. Backfills and second looks: while fewer
     than `back_open` slices of their kind are open, the passes in turn. Nothing while the source is paused or parked. If
     a window that is listed as a hole is cut again, the hole is removed, because it is being read again. The new slice
     keeps its shortfall.
@@ -158,6 +159,8 @@ def _tail_room(ledger: Ledger, settings: FetchSettings, lengths: Lengths) -> int
     if len(ledger.holes) >= settings.max_holes:
         return 0
     most = settings.max_open
+    if wants_other_probe(ledger):
+        return min(1, max(most, MOST_PROBED) - _count_open(ledger, "t"))
     if not settings.slice_ms:
         most = most_open(judged(ledger.tuning, lengths), most)
     return most - _count_open(ledger, "t")

@@ -3,7 +3,8 @@
 An attempt in which the platform gave no usable response (refused, reset, timed out, 5xx, a page of its maintenance) is
 a *miss*. It says nothing about its window, so it spends no attempt. The source is down, and one open slice at a time is
 its probe, with a growing wait in between. The probe is the slice with the fewest misses, so that one window for which
-the platform fails every time does not decide for the others. Any response ends the outage. A window that misses again
+the platform fails every time does not decide for the others. If all open slices have missed some times, another one is
+cut for that. Any response ends the outage. A window that misses again
 though others were read meanwhile has failed by its own fault, and `holding.miss` counts it.
 
 The ledger records the outage, and whether it was reported, so that both outlive every node.
@@ -16,6 +17,11 @@ from streams.backoff import Backoff, next_delay_ms
 
 LONGEST_PROBE_MS = 60_000
 """The longest time in which a platform that is back may stay unnoticed. A request a minute hurts nobody."""
+
+PROBED_ALONE = 3
+"""After so many misses of each open slice, another one is cut as a probe: the open ones may all be bad windows."""
+MOST_PROBED = 8
+"""So many slices may be open for that, or `max_open`, if that is more."""
 
 
 def is_down(ledger: Ledger) -> bool:
@@ -40,6 +46,11 @@ def offerable(ledger: Ledger) -> list[OpenSlice]:
     if any(held.fence > outage.fence for held in ledger.open):
         return []
     return sorted(free, key=lambda held: (earliest_ms(ledger, held), held.misses))[:1]
+
+
+def wants_other_probe(ledger: Ledger) -> bool:
+    """Return whether every open slice of a source that is down has missed often enough to be to blame itself."""
+    return is_down(ledger) and all(held.misses >= PROBED_ALONE for held in ledger.open)
 
 
 def may_take(ledger: Ledger, held: OpenSlice) -> bool:

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from actors.fetch.rules.cutting import cut, offers_due
 from actors.fetch.rules.holding import Taken, complete, miss, take
 from actors.fetch.rules.ledger import Ledger, Outage, faults, first_ledger
-from actors.fetch.rules.outages import LONGEST_PROBE_MS, answered, is_down, mark_over, mark_reported
+from actors.fetch.rules.outages import LONGEST_PROBE_MS, MOST_PROBED, answered, is_down, mark_over, mark_reported
 from actors.fetch.rules.settings import FetchSettings
 
 SECOND = 1_000
@@ -93,6 +93,28 @@ def test_one_bad_window_does_not_keep_a_source_down() -> None:
     )
     assert [hole.start_ms for hole in lived.ledger.holes] == [0]
     assert len(lived.read_by) > 70
+
+
+@given(st.integers(1, 5), st.integers(1, 3))
+@hypothesis_settings(max_examples=15, deadline=None)
+def test_bad_windows_do_not_keep_a_source_down_if_they_are_all_that_is_open(bad: int, max_open: int) -> None:
+    """Another window is cut beside them, so that one can answer."""
+    lived = live(
+        lambda start_ms, _now_ms: start_ms >= bad * MINUTE,
+        until_ms=60 * MINUTE,
+        at_once=8,
+        settings=replace(SETTINGS, max_open=max_open),
+    )
+    assert [hole.start_ms for hole in lived.ledger.holes] == [at * MINUTE for at in range(bad)]
+    assert lived.ledger.watermark_ms == 0  # of the first hole
+    assert set(lived.read_by) >= set(range(bad * MINUTE, 55 * MINUTE, MINUTE))
+
+
+def test_a_long_outage_does_not_fill_the_ledger() -> None:
+    lived = live(
+        lambda _start_ms, _now_ms: False, until_ms=300 * MINUTE, at_once=8, settings=replace(SETTINGS, max_open=2)
+    )
+    assert len(lived.ledger.open) == MOST_PROBED
 
 
 # ---- what is told of it
