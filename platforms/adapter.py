@@ -105,10 +105,12 @@ EMPTY_PAGE = Page(rows=[], total=0)
 
 class Later(Struct, frozen=True, tag="later"):
     """A passing failure of the platform: try again after the wait (milliseconds) or our own. Counts as an attempt.
-    `reason`: what the platform said, if it said anything."""
+    `reason`: what the platform said, if it said anything. `is_partial`: it may never pass, as it concerns some rows of
+    the answer. `Adapter.page` sets these aside."""
 
     after_ms: int | None = None
     reason: str = ""
+    is_partial: bool = False
 
 
 class SlowDown(Struct, frozen=True, tag="throttled"):

@@ -38,9 +38,10 @@ from platforms.declared_file import (
 )
 from platforms.details import DetailCall
 from platforms.errors import BadDeclaration
+from platforms.graphql import graphql_outcome
 from platforms.lists import combined
 from platforms.login import LoginCall
-from platforms.outcomes import graphql_outcome, json_outcome, usual_outcome, with_text
+from platforms.outcomes import json_outcome, usual_outcome, with_text
 from platforms.pages import PageReader
 from platforms.rules import Rules
 from platforms.templates import KeyList, Values
@@ -147,7 +148,7 @@ class DeclaredAdapter:
             return ruled
         usual = usual_outcome(response, longest_wait_ms=self._declaration.longest_wait_ms) or json_outcome(response)
         if usual is None and self.file.request.graphql is not None:
-            return graphql_outcome(response)
+            return graphql_outcome(response, self._reader.row_steps)
         return None if usual is None else with_text(usual, response)
 
     def page(self, response: Response) -> Page:

@@ -25,8 +25,6 @@ _WORDS = (
     *("description", "text", "zh_desc", "en_desc", "title", "sub_code", "error", "code"),
 )
 """Names of the platforms' words for an error, the most useful ones first."""
-_PASSING_GRAPHQL = frozenset({"INTERNAL_SERVER_ERROR", "TIMEOUT", "SERVICE_UNAVAILABLE"})
-_LOGIN_GRAPHQL = frozenset({"UNAUTHENTICATED"})
 _TOO_MUCH = frozenset({413, 414})  # body or URL too long: a smaller window makes both shorter
 
 
@@ -60,7 +58,7 @@ def json_outcome(response: Response) -> Outcome | None:
         return None
     if not body:
         return Later(reason="the answer is empty")
-    begin = _printable(body[:_BEGINNING].decode(errors="replace"))
+    begin = printable_line(body[:_BEGINNING].decode(errors="replace"))
     return Later(reason=f"the answer is no JSON, it begins with {begin!r}")
 
 
@@ -74,10 +72,10 @@ def platform_text(body: bytes, path: Steps = ()) -> str:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return ""
     found = value_at(answer, path) if path else _usual_words(answer)
-    return _printable(str(found) if isinstance(found, str | int | float) else "")[:_LONGEST_TEXT]
+    return printable_line(str(found) if isinstance(found, str | int | float) else "")[:_LONGEST_TEXT]
 
 
-def _printable(text: str) -> str:
+def printable_line(text: str) -> str:
     """Return the text on one line, without signs that cannot be printed."""
     return "".join(sign if sign.isprintable() else "?" for sign in " ".join(text.split()))
 
@@ -90,29 +88,6 @@ def with_text(outcome: Outcome, response: Response) -> Outcome:
     if not said:
         return outcome
     return replace(outcome, reason=f"{outcome.reason}: {said}" if outcome.reason else said)
-
-
-def graphql_outcome(response: Response) -> Outcome | None:
-    """Return what an answer with `errors` means, None without. Half an answer with errors beside it is not read."""
-    try:
-        errors = msgspec.json.decode(response.body, type=_Graphql).errors
-    except (msgspec.DecodeError, RecursionError):
-        return None
-    if not errors:
-        return None
-    said = platform_text(response.body, ("errors", 0, "message"))
-    code = str(value_at(errors, (0, "extensions", "code")))
-    if code == "THROTTLED":
-        return SlowDown(None, said)
-    if code in _PASSING_GRAPHQL:
-        return Later(None, said)
-    if code in _LOGIN_GRAPHQL:
-        return Login(said)
-    return Bug(f"the platform refuses the query: {said or code}")
-
-
-class _Graphql(msgspec.Struct):
-    errors: list[Any] | None = None
 
 
 def _usual_words(answer: Any, depth: int = 0) -> Any:

@@ -12,13 +12,15 @@ from msgspec import Raw
 from platforms.adapter import BadRow, Page, Response, Row, content_version
 from platforms.declared_file import AdapterFile, RecordPart
 from platforms.errors import BadDeclaration, BrokenContract, Garbled, Unreadable
-from platforms.fields import Field, Picker
+from platforms.fields import Field, Picker, steps_of
+from platforms.graphql import broken_rows
 from platforms.mending import read_json
-from platforms.outcomes import http_date_ms
+from platforms.outcomes import http_date_ms, platform_text
 from platforms.times import TimeStyle, WireTime, time_reader
 
 _SHOWN = 4096
 _LARGEST_VERSION = 2**63 - 1
+NOTHING_BROKEN: Mapping[int, str] = {}
 _FLAGS = {"true": True, "1": True, "false": False, "0": False}
 _LINK = re.compile(r"<([^<>]*)>([^<]*)")
 
@@ -33,6 +35,7 @@ class PageReader:
         total = {"total": Field("pages.total", file.pages.total, str | int)} if file.pages.total else {}
         self._total_alone = Picker("Total", total) if total else None
         self._list = msgspec.json.Decoder(list[Raw])
+        self.row_steps = steps_of("record.rows", file.record.rows) if file.record.rows else ()
         self._server_time = _server_time(file)
         if self._envelope is None and (file.pages.next or file.pages.total or file.pages.more or file.server_time_path):
             raise BadDeclaration("record.rows", "is empty, so the body is the list and holds no other fields")
@@ -43,7 +46,8 @@ class PageReader:
         page = Page([], self._next(values, response.headers), self._total(values, response.headers))
         page.has_more = self._more(values) is True
         page.server_time_ms = self._clock(values, response.headers)
-        self._rows.read(values.get("rows") or (), page)
+        broken = broken_rows(response.body, self.row_steps) if self._file.request.graphql is not None else {}
+        self._rows.read(values.get("rows") or (), page, broken)
         return page
 
     def _values(self, body: bytes) -> dict[str, Any]:
@@ -74,7 +78,9 @@ class PageReader:
             return False
 
     def _unreadable(self, problem: str, body: bytes) -> Unreadable:
-        return Unreadable(f"the answer of {self._file.name} is not as declared: {problem}", body[:_SHOWN])
+        said = platform_text(body)
+        words = f"; the platform says: {said}" if said else ""
+        return Unreadable(f"the answer of {self._file.name} is not as declared: {problem}{words}", body[:_SHOWN])
 
     def _next(self, values: Mapping[str, Any], headers: Mapping[str, str]) -> str | None:
         if self._more(values) is False:
@@ -146,18 +152,28 @@ class RowReader:
         self._version = _version(self._picker, record)
         self._modified = _modified(self._picker, record)
 
-    def read(self, raws: list[Raw] | tuple[()], page: Page) -> None:
-        """Add each row to `page.rows`, or to `page.bad` with its fault."""
+    def read(self, raws: list[Raw] | tuple[()], page: Page, broken: Mapping[int, str] = NOTHING_BROKEN) -> None:
+        """Add each row to `page.rows`, or to `page.bad` with its fault. `broken`: faults that the platform names, by
+        the place of the row."""
         decode, key, version, modified = self._picker.decode, self._key, self._version, self._modified
         rows, new = page.rows, tuple.__new__  # a named tuple's own constructor costs three times as much
         for raw in raws:
             body = bytes(raw)
+            if broken and (place := len(rows) + len(page.bad)) in broken:
+                page.bad.append(self._broken(place, body, broken[place]))
+                continue
             try:
                 head = decode(body)
                 rows.append(new(Row, (key(head), version(head, body), modified(head), body)))
             except (msgspec.DecodeError, ValueError, RecursionError) as error:
-                place = f"{self._path}[{len(rows) + len(page.bad)}]"
-                page.bad.append(BadRow(self._key_or_none(body), f"{place}: {error}", body[:_SHOWN]))
+                reason = f"{self._path}[{len(rows) + len(page.bad)}]: {error}"
+                page.bad.append(BadRow(self._key_or_none(body), reason, body[:_SHOWN]))
+
+    def _broken(self, place: int, body: bytes, fault: str) -> BadRow:
+        """Return the row with the platform's words in it, if nothing else tells such rows from each other."""
+        key = self._key_or_none(body)
+        shown = body if key is not None else msgspec.json.encode({"error": fault, "row": Raw(body)})
+        return BadRow(key, f"{self._path}[{place}]: the platform says: {fault}", shown[:_SHOWN])
 
     def _key_or_none(self, body: bytes) -> str | None:
         try:

@@ -5,7 +5,7 @@ not fit which name in the answer (platforms/diagnosis.py). Then it asks question
 window in two halves, windows that begin and end exactly at an order's time, and the second page.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import ceil
 from typing import Any, Literal, NamedTuple
 
@@ -18,7 +18,7 @@ from actors.runtime.secrets import without_secrets
 from actors.runtime.transport import BadUrl, PlatformDown, TooMuch, Transport
 from penstock.admin.trial_client import TrialClient, TrialLog, TrialRefused, TrialTooLong
 from penstock.times import span_text, time_text
-from platforms.adapter import Account, Adapter, Declaration, Page
+from platforms.adapter import Account, Adapter, BadRow, Declaration, Page
 from platforms.bounds import Window
 from platforms.declared_file import AdapterFile
 from platforms.diagnosis import (
@@ -215,7 +215,10 @@ async def _try_list(
         elif "the platform counts" in trial.why and client.file is not None:
             told = client.file.pages.total or client.file.pages.total_header
             trial.hints.append(f"[pages] total: {told!r} is no count of the window's orders")
-    except (PlatformDown, TooMuch, BadUrl) as error:
+    except TooMuch as error:
+        trial.why = str(error)
+        trial.hints.append("largest_answer: the answer is longer; try a shorter window, or a smaller [pages] size")
+    except (PlatformDown, BadUrl) as error:
         trial.why = str(error)
         trial.hints.append("base_url: no answer came from there; look at the account's base_url, and at the network")
     trial.hints = list(dict.fromkeys(trial.hints))
@@ -314,10 +317,14 @@ def _ignored(client: TrialClient[AdapterTrial]) -> str:
     return f"{where}: the platform ignores one of them, or both"
 
 
+def _bad_lines(bad: Sequence[BadRow]) -> list[str]:
+    return [f"{each.key or '-'}: {without_secrets(each.reason)}" for each in bad[:MOST_BAD]]
+
+
 def _look(client: TrialClient[AdapterTrial], page: Page) -> None:
     trial, file = client.log, client.file
     trial.bad_rows = len(page.bad)
-    trial.bad = [f"{each.key or '-'}: {without_secrets(each.reason)}" for each in page.bad[:MOST_BAD]]
+    trial.bad = _bad_lines(page.bad)
     trial.total = page.total
     trial.listed = len(page.rows) + len(page.bad)
     if client.limit != ToldLimit():
@@ -411,6 +418,7 @@ def _judge(client: TrialClient[AdapterTrial], window: Window, found: _Found) -> 
     trial, result, file = client.log, found.reading.result, client.file
     trial.orders, trial.missing = result.distinct, result.missing
     trial.bad_rows = max(trial.bad_rows, len(result.bad))
+    trial.bad = trial.bad or _bad_lines(result.bad)
     total = sum(part.listed for part in result.short)
     if result.missing:
         trial.verdict, trial.why = (

@@ -8,12 +8,13 @@ from urllib.parse import quote, quote_plus
 import anyio
 from msgspec import Struct
 
-from actors.fetch.fetcher.calling import called
+from actors.fetch.fetcher.calling import called, outcome_of
 from actors.fetch.fetcher.session import IN_PLACE_TRIES, wait_of
 from actors.fetch.rules.settings import FetchSettings
 from actors.runtime.secrets import is_reference, is_secret_name, quoted, without_secrets
 from actors.runtime.transport import Transport, shown_url
 from penstock.admin.platform_calls import LONGEST_WAIT_MS
+from penstock.times import span_text
 from platforms.adapter import (
     EMPTY_PAGE,
     Account,
@@ -45,6 +46,7 @@ MOST_REQUESTS = 200
 MOST_KEPT = 5
 MOST_SHOWN = 1_000
 USUAL = FetchSettings()
+RATE_HINT = "[[rate]]: the platform refuses requests that come too fast; say what it allows, or try again later"
 """A trial waits as a fetcher with the usual settings does. It has no slice to give back, so it also sits out waits for
 which a person may be asked to wait."""
 
@@ -129,7 +131,7 @@ class TrialClient(Generic[LogT]):
             response = await self._send(request)
             self.body, self.headers = response.body, response.headers
             self.limit = called(told_by, self.adapter, response)
-            match called(self.adapter.outcome, response):
+            match outcome_of(self.adapter, response, is_last=tried == IN_PLACE_TRIES):
                 case None:
                     try:
                         return await self._with_details(called(self.adapter.page, response))
@@ -150,8 +152,8 @@ class TrialClient(Generic[LogT]):
                     raise TrialRefused(without_secrets(reason), self._refusal_hint(response, request))
                 case (Later() | SlowDown()) as trouble:
                     if tried == IN_PLACE_TRIES or wait_of(trouble, USUAL, tried) > LONGEST_WAIT_MS:
-                        hint = self._refusal_hint(response, request)
-                        raise TrialRefused(_later(response, trouble.reason), hint, may_pass=True)
+                        hint = RATE_HINT if isinstance(trouble, SlowDown) else self._refusal_hint(response, request)
+                        raise TrialRefused(_later(response, trouble), hint, may_pass=True)
             await anyio.sleep(wait_of(trouble, USUAL, tried) / 1000)
         raise TrialRefused("the platform could not answer")
 
@@ -267,8 +269,10 @@ class TrialClient(Generic[LogT]):
         return ""
 
 
-def _later(response: Response, said: str) -> str:
-    return f"the platform could not answer and may later (HTTP {response.status}){quoted(said)}"
+def _later(response: Response, trouble: Later | SlowDown) -> str:
+    what = "asks us to slow down" if isinstance(trouble, SlowDown) else "could not answer and may later"
+    wait = f", for {span_text(trouble.after_ms)}" if trouble.after_ms else ""
+    return f"the platform {what} (HTTP {response.status}{wait}){quoted(trouble.reason)}"
 
 
 def _hidden(account: Account, stored: Mapping[str, str]) -> dict[str, str]:

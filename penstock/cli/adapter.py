@@ -200,7 +200,7 @@ def _tell_list(call: CommandCall, trial: "AdapterTrial") -> None:
         read = f"read as {field.read}" if field.read else "not read"
         say(f"  {name:8} {field.path}: {field.raw}, {read}")
     if trial.bad_rows:
-        say(f"\n{trial.bad_rows} rows cannot be read:")
+        say(f"\n{trial.bad_rows} row{'' if trial.bad_rows == 1 else 's'} cannot be read:")
         for line in trial.bad:
             say(f"  {line}")
     total = "no total" if trial.total is None else f"a total of {trial.total}"

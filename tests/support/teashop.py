@@ -45,6 +45,8 @@ class Teashop:
         """Each so many requests an order of the middle changes: it has the next revision, and the time of now."""
         self.odd_rows = 0
         """So many rows before the others have nothing in them."""
+        self.unresolved = frozenset[int]()
+        """Orders of which the GraphQL server cannot resolve a field: their nodes are null, with an error."""
         self.counts_pages = False
         """The total counts the orders of one answer."""
         self.largest_batch = self._answers = 0
@@ -54,6 +56,7 @@ class Teashop:
     def app(self) -> web.Application:
         app = web.Application(middlewares=[self._be_nasty])
         app.router.add_get("/v2/orders", self._list)
+        app.router.add_get("/v2/oops", self._oops)
         app.router.add_post("/graphql", self._graphql)
         app.router.add_post("/v1/login", self._login)
         app.router.add_get("/v1/numbers", self._numbers)
@@ -122,6 +125,9 @@ class Teashop:
         rows = [order._asdict() for order in self.orders if str(order.number) in wanted]
         return web.json_response({"found": rows})
 
+    async def _oops(self, _request: web.Request) -> web.Response:
+        return web.json_response({"error": {"code": 4711, "message": "the app is not subscribed"}})
+
     async def _graphql(self, request: web.Request) -> web.Response:
         self.requests += 1
         asked = await request.json()
@@ -135,11 +141,19 @@ class Teashop:
         page = rest[: variables["first"]]
         nodes = [
             {"id": f"gid://{order.number}", "updatedAt": datetime.fromtimestamp(order.changed_s, UTC).isoformat()}
+            if order.number not in self.unresolved
+            else None
             for order in page
+        ]
+        errors = [
+            {"message": f"no customer of {page[at].number}", "path": ["orders", "nodes", at, "customer"]}
+            for at, node in enumerate(nodes)
+            if node is None
         ]
         end = f"{page[-1].changed_s}-{page[-1].number}" if page else None
         info = {"hasNextPage": len(page) < len(rest), "endCursor": end}
-        return web.json_response({"data": {"orders": {"nodes": nodes, "pageInfo": info}}})
+        answer: dict[str, Any] = {"data": {"orders": {"nodes": nodes, "pageInfo": info}}}
+        return web.json_response(answer | ({"errors": errors} if errors else {}))
 
 
 @asynccontextmanager

@@ -15,7 +15,7 @@ import anyio
 from msgspec.structs import replace
 
 from actors.fetch.budget import Budgets, TooSlow
-from actors.fetch.fetcher.calling import called
+from actors.fetch.fetcher.calling import called, outcome_of
 from actors.fetch.fetcher.decisions import (
     Failed,
     Hopeless,
@@ -154,7 +154,7 @@ class PlatformSession:
 
     async def _request(self, reading: WindowReading, ask: Ask) -> list[Row]:
         for tried in count():
-            answer = await self._once(reading, ask)
+            answer = await self._once(reading, ask, is_last=tried == IN_PLACE_TRIES)
             if isinstance(answer, list):
                 return answer
             wait_ms = wait_of(answer, self._work.settings, tried)
@@ -163,7 +163,7 @@ class PlatformSession:
             await anyio.sleep(wait_ms / 1000)
         raise AssertionError("count() does not end")
 
-    async def _once(self, reading: WindowReading, ask: Ask) -> list[Row] | Trouble:
+    async def _once(self, reading: WindowReading, ask: Ask, *, is_last: bool) -> list[Row] | Trouble:
         """Send one request. A response that is cut off or too long says nothing about the rest of the window."""
         platform = self._work.source.platform
         if any(name not in self._account.values for name in self._adapter.declaration.granted):
@@ -178,17 +178,19 @@ class PlatformSession:
             reading.split(str(error))
             return []
         try:
-            return await self._judge(adapter, reading, response)
+            return await self._judge(adapter, reading, response, is_last=is_last)
         except Garbled:
             return Later()
         except BrokenContract as error:
             error.said = error.said or response.body
             raise
 
-    async def _judge(self, adapter: Adapter, reading: WindowReading, response: Response) -> list[Row] | Trouble:
+    async def _judge(
+        self, adapter: Adapter, reading: WindowReading, response: Response, *, is_last: bool
+    ) -> list[Row] | Trouble:
         budgets, work = self._budgets, self._work
         self._status = response.status
-        match called(adapter.outcome, response):
+        match outcome_of(adapter, response, is_last=is_last):
             case (None | Empty()) as fine:
                 page = EMPTY_PAGE if isinstance(fine, Empty) else called(adapter.page, response)
                 page = await self._with_details(adapter, page)

@@ -7,6 +7,8 @@ from typing import Any
 from actors.fetch.rules.ledger import Ledger
 from actors.fetch.sources import SourceKey
 from streams.connection import Connection
+from streams.fetch_messages import decode_dead_letter
+from streams.log import read_log
 from streams.publisher import Publisher
 from tests.support.engine import Node, add_source, ledger_when, put_setting, running_node, stored_orders
 from tests.support.teashop import KEY, TeaOrder, open_teashop
@@ -174,6 +176,34 @@ async def test_a_shop_that_refuses_and_changes_while_it_is_read_leaves_no_order_
     for name, numbers in found.items():
         still = {each.number for each in shop.orders if each.changed_s * 1000 < read_ms[name]}
         assert still - numbers == set()
+
+
+async def test_orders_that_a_graphql_server_cannot_resolve_cost_no_other_order(
+    connection: Connection, publisher: Publisher
+) -> None:
+    """They become dead letters with the server's words, once the errors have not passed in place."""
+    now_s = int(time.time())
+    orders = [TeaOrder(number, 1, now_s - 400 - 30 * number) for number in range(100)]
+    key = SourceKey("teaql", "broken")
+    async with open_teashop(orders) as shop, running_node(connection, publisher) as node:
+        shop.unresolved = frozenset({7, 60, 61})
+        await put_setting(connection, publisher, "adapter.teaql", tomllib.loads(GRAPHQL))
+        start_ms = (now_s - 4_000) * 1000
+        await add_source(connection, publisher, key, adapter="teaql", url=shop.url, start_ms=start_ms)
+        ledger = await ledger_when(
+            node.engine, key, lambda each: each.watermark_ms > (now_s - 350) * 1000 or bool(each.holes), within_s=120
+        )
+        assert (ledger.holes, ledger.state) == ((), "running")
+        stored = {int(order.order_key.removeprefix("gid://")) for order in await stored_orders(connection)}
+        stream, subject = (
+            connection.namespace.stream("DEAD"),
+            connection.namespace.pattern("dead", "fetch", "teaql", "*"),
+        )
+        letters = [decode_dead_letter(entry.payload) async for entry in read_log(connection, stream, subject)]
+    assert stored == {order.number for order in orders} - shop.unresolved
+    assert {letter.reason.partition("says: ")[2] for letter in letters} == {
+        f"no customer of {number}" for number in shop.unresolved
+    }
 
 
 async def test_nodes_share_one_login_and_a_later_node_goes_on_with_it(

@@ -234,6 +234,34 @@ async def test_a_platform_that_is_not_there_is_said_to_be_so(shop: Teashop, tmp_
     assert (told.code, "look at base_url: no answer came from there" in told.out) == (1, True)
 
 
+async def test_what_is_no_fault_of_the_request_sends_nobody_to_the_request(shop: Teashop, tmp_path: Path) -> None:
+    """A platform that wants fewer requests, and an answer that is longer than the file allows."""
+    path = tmp_path / "tea.toml"
+    long = await tried(shop, path, RIGHT.replace('"teashop"', '"teashop"\nlargest_answer = 200'))
+    assert long.code == 1
+    assert "look at largest_answer: the answer is longer" in long.out
+    shop.refuses = 1.0
+    busy = await tried(shop, path, RIGHT)
+    assert "verdict: failed: the platform asks us to slow down (HTTP 429)" in busy.out
+    assert "look at [[rate]]: " in busy.out
+    assert ("[request] and [window]" in busy.out, "base_url: no answer" in long.out) == (False, False)
+
+
+async def test_rows_that_cannot_be_read_are_named_wherever_they_stand(shop: Teashop, tmp_path: Path) -> None:
+    shop.orders = [TeaOrder(number, 1, int(time.time()) - 600 - number) for number in (*range(10, 90), 1_000_000)]
+    shop.orders.sort(key=lambda order: order.changed_s)
+    told = await tried(shop, tmp_path / "tea.toml", RIGHT + "largest = 73\n", "--from", "-30d", "--to", "-1m")
+    assert "1 row cannot be read:\n  1000000: " in told.out
+    assert told.code == 1
+
+
+async def test_the_platform_s_own_words_are_in_the_verdict(shop: Teashop, tmp_path: Path) -> None:
+    """Of an error under HTTP 200 that no rule of the file knows."""
+    wrong = RIGHT.replace('path = "/v2/orders"', 'path = "/v2/oops"')
+    told = await tried(shop, tmp_path / "tea.toml", wrong)
+    assert "the platform says: the app is not subscribed" in told.out
+
+
 async def test_a_source_is_added_only_if_the_platform_takes_a_first_request(
     cli: CommandLine, shop: Teashop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

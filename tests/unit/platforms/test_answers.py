@@ -396,24 +396,6 @@ def test_the_platform_s_own_words_are_in_the_reason(body: object, said: str) -> 
     assert outcome.reason == "the platform refuses the request as it stands (404)" + (f": {said}" if said else "")
 
 
-@pytest.mark.parametrize(
-    ("errors", "outcome"),
-    [
-        ([{"message": "Throttled", "extensions": {"code": "THROTTLED"}}], SlowDown(None, "Throttled")),
-        ([{"message": "oops", "extensions": {"code": "INTERNAL_SERVER_ERROR"}}], Later(None, "oops")),
-        ([{"message": "who?", "extensions": {"code": "UNAUTHENTICATED"}}], Login("who?")),
-        ([{"message": "no field 'ids'"}], Bug("the platform refuses the query: no field 'ids'")),
-        ([], None),
-        (None, None),
-    ],
-)
-def test_errors_of_a_graphql_answer_are_judged_without_rules(errors: object, outcome: Outcome | None) -> None:
-    variables = {"from": "{window.start}", "to": "{window.end}", "after": "{page.token}"}
-    graphql = {"query": "{ orders { id } }", "variables": variables}
-    declared = adapter(request={"params": {}, "graphql": graphql})
-    assert declared.outcome(answer({"errors": errors, "data": {"orders": []}})) == outcome
-
-
 def test_a_list_of_nothing_may_be_left_out_if_the_total_says_so() -> None:
     declared = adapter(record={"rows": "result.trades.trade"}, pages={"total": "result.total"})
     empty = declared.page(answer({"result": {"total": "0"}}))
