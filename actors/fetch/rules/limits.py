@@ -40,8 +40,13 @@ HELPED = 4
 EVEN, ALIKE = 3, 1.5
 """Chance seldom leaves three gaps between refusals that differ by no more than half. A pace that is a little too high
 for a bucket always does."""
+STRANGE_RUN, STRANGE_EVEN, STRANGE_MORE = 4, 8, 4.0
+"""Where refusals by chance are known, an hour of them has one time or another a run of three, six gaps alike, and a
+minute with three standard deviations more than usual. Only what no day of chance has is a limit."""
 FEW, MOST_FALL = 2, 8
 """A rate that a few answers show may be too low. It counts so many answers more, and falls by this at most."""
+UNLIKE = 6.0
+"""Chance is the same before and during a trial. So many times more refusals at the lower pace are a limit."""
 MOST_NOISE = 0.1
 LONG_AGO = 10.0
 """Without a refusal in so many times the requests that usually have one, the noise is over."""
@@ -78,7 +83,8 @@ class PaceRefusal(NamedTuple):
     platform took none since it refused one. `part`: this node's part of the requests of all nodes. `named_ms`: the wait
     that the platform names. `most_per_s`: our own rate. `since`: answers of the last stretch that had some, and
     `since_ms`: since the refusal before it. 0: there was none. `even`: so many times in a row there were about as many
-    answers between two refusals. `run`: so many refusals had no answer in between."""
+    answers between two refusals. `run`: so many refusals had no answer in between. `trial_taken`: answers since the
+    limit was met last."""
 
     answers: int
     refused: int
@@ -94,6 +100,12 @@ class PaceRefusal(NamedTuple):
     since_ms: int = 0
     even: int = 0
     run: int = 1
+    trial_taken: int = 0
+
+    @property
+    def trial_share(self) -> float:
+        """Which part of the requests was refused since the limit was met last."""
+        return self.trial_refused / (self.trial_taken + self.trial_refused)
 
     @property
     def share(self) -> float:
@@ -124,7 +136,7 @@ class RecentAnswers:
     def __init__(self) -> None:
         self._taken: deque[int] = deque(maxlen=MOST_TIMES)
         self._refused: deque[int] = deque(maxlen=MOST_TIMES)
-        self._gaps: deque[int] = deque(maxlen=2 * EVEN)
+        self._gaps: deque[int] = deque(maxlen=STRANGE_EVEN)
         self._began_ms = self._run = 0
         self._each_s = 0.0
 
@@ -163,6 +175,7 @@ class RecentAnswers:
             since_ms=now_ms - self._began_ms if self._began_ms else 0,
             even=alike(self._gaps),
             run=self._run,
+            trial_taken=sum(at_ms >= trial_ms for at_ms in self._taken),
         )
 
     def _note_gap(self, answers: int, last_ms: int) -> None:
@@ -245,16 +258,18 @@ def _shown(known: Limit, refusal: PaceRefusal, now_ms: int) -> Shown:
     """Return what a refusal shows. `chance`: nothing new. `nothing`: the trial goes on. `helped`: the lower pace has
     fewer refusals, and those that are left are chance. `in vain`: it has as many as before."""
     if not known.per_s or not _is_slow(known, now_ms):
-        is_odd = refusal.even >= 2 * EVEN or refusal.run > SURE
+        is_odd = refusal.even >= STRANGE_EVEN or refusal.run >= STRANGE_RUN
         is_chance = known.noise and not is_odd and _is_usual(refusal, known.noise)
         return "chance" if is_chance else "too fast"
-    if refusal.is_again:
+    if refusal.is_again and (not known.noise or refusal.run > SURE):
         return "too fast"
     is_dense = refusal.share >= DENSE
     if (is_dense and (known.dense or known.tried >= DECIDES)) or refusal.even >= EVEN:
         return "too fast"
     if known.odd + known.tried + 1 < DECIDES + (is_dense or refusal.even == EVEN - 1) + (refusal.part < 1):
         return "nothing"
+    if refusal.trial_refused > 1 and refusal.trial_share > UNLIKE * known.share:
+        return "too fast"
     if refusal.share * HELPED >= known.share:
         return "in vain"
     return "chance" if known.noise else "helped"
@@ -268,7 +283,7 @@ def _is_usual(refusal: PaceRefusal, noise: float) -> bool:
     """Return whether so many refusals are no more than chance makes, and no fewer."""
     expected = noise * (refusal.answers + refusal.refused)
     is_over = refusal.refused == 1 and expected > LONG_AGO
-    return not is_over and refusal.refused < expected + 2 + 2.5 * sqrt(expected)
+    return not is_over and refusal.refused < expected + 2 + STRANGE_MORE * sqrt(expected)
 
 
 def _fallen(known: Limit, refusal: PaceRefusal, now_ms: int, wait_ms: int) -> Limit:
@@ -300,6 +315,8 @@ def _fallen(known: Limit, refusal: PaceRefusal, now_ms: int, wait_ms: int) -> Li
     if known.told and known.told <= mark:  # what was too much is what we sent at once
         return replace(known, met_ms=now_ms, until_ms=now_ms + wait_ms)
     per_s = max(LEAST_PER_S, SAFE * min(before, mark))
+    if known.noise and not is_slow:
+        mark = before  # what was refused there, and not what it took: the trial lasts until it is clear
     if is_sure and known.per_s:
         wait_ms = max(wait_ms, int(1_000 / per_s))
     return Limit(

@@ -103,7 +103,10 @@ async def test_a_limit_by_application_is_learned_once_for_all_shops_and_nodes(
                 await anyio.lowlevel.checkpoint()
         assert gate.is_kept(meeting_s=2 * SPAN_S)
         rates = RateCalls(ServiceClient(connection, "rates", 10.0))
-        listed = {(each.kind, each.name): each for each in (await rates.list(5)).rates}
+        listed: dict[tuple[str, str], Any] = {}
+        with anyio.fail_after(60):
+            while ("source", "manner/s1") not in listed:  # it is there while a node has requests to it
+                listed = {(each.kind, each.name): each for each in (await rates.list(5)).rates}
         platform = listed["platform", "manner"]
         assert 5 <= platform.rate < 25
         assert 0 < platform.mean <= 1.1 * platform.rate
