@@ -452,6 +452,8 @@ def _judge(client: TrialClient[AdapterTrial], window: Window, found: _Found) -> 
             if rules.has_total
             else "the file declares no total, and pages without an end mark cannot prove that there were no more"
         )
+        if not rules.has_total and rules.style != "one":
+            trial.why += ". If a token holds a place in the list, end_is_proof = true in [pages] makes its end a mark"
 
 
 def cost_of(declared: Declaration, window: Window, orders: int, slice_ms: int, longest_answer_ms: int) -> TrialCost:

@@ -262,6 +262,15 @@ async def test_the_platform_s_own_words_are_in_the_verdict(shop: Teashop, tmp_pa
     assert "the platform says: the app is not subscribed" in told.out
 
 
+async def test_a_list_by_tokens_without_a_total_says_what_would_prove_it(shop: Teashop, tmp_path: Path) -> None:
+    without = RIGHT.replace('total = "meta.count"\n', "")
+    told = await tried(shop, tmp_path / "tea.toml", without)
+    assert "verdict: unproven: the file declares no total" in told.out
+    assert "end_is_proof = true in [pages]" in told.out
+    proven = await tried(shop, tmp_path / "tea.toml", without.replace("[pages]", "[pages]\nend_is_proof = true"))
+    assert "verdict: proven" in proven.out
+
+
 async def test_a_source_is_added_only_if_the_platform_takes_a_first_request(
     cli: CommandLine, shop: Teashop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
