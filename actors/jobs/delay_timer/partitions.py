@@ -4,15 +4,16 @@ A partition's key in LEASES is `jobs.timer.<n>`. Without its holder it expires a
 so another timer has it within four seconds of a holder's death. Rendezvous hashing over the live nodes that run timers
 decides who takes it. The first takes it at once, each next one `STEP_S` later, in case the first does not. One that
 does not know the due times yet waits `UNREADY_S` longer. A holder that is not the first hands over when the first asks
-for it, once for each set of live nodes: the first may be unable to take it.
+for it, once for each set of live nodes: the first may be unable to take it. It names a moment `HAND_OVER_MS` ahead.
+What is due before that the holder fires. The first has time to read what is due from then on, and fires it (ADR 73).
 
 A killed holder's lease stands for up to three seconds. So the next two in line stand by (ADR 50). They know the due
-times, and while something is due they ask the holder each `ASK_S`. The server replies at once that nobody listens if
-the holder's link is gone. Then the next in line fires, and replies to the other one, until another holder's lease, or a
-renewal, is seen.
+times, and while something is due they ask the holder each `ASK_S`, for one of its partitions. The server replies at
+once that nobody listens if the holder's link is gone. Then they ask for the others. The next in line fires, and replies
+to the other one, until another holder's lease, or a renewal, is seen.
 
 A node whose event loop is late, as while it starts on a busy machine, would let jobs wait that it is to fire. So it
-claims nothing from a living holder, and comes after the others in line, until its loop has turned in time for a second.
+claims nothing from a living holder, and comes after the others in line, until its loop has turned in time for a while.
 
 The lease saves work. The condition of the publish keeps a job from being fired twice.
 """
@@ -21,7 +22,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack, suppress
 from functools import partial
 
@@ -50,8 +51,12 @@ ROLE = "timer"
 TTL_S = 3
 STEP_S = 0.5
 UNREADY_S = 2.0
-ASK_S = 0.1
+ASK_S = 0.04
 """Together with the time to read the first jobs hardly more than the server's own firing leaves (`BACKSTOP_MS`)."""
+HAND_OVER_MS = 500
+"""How long before it fires the first in line has a partition: time enough to read the jobs that are due then."""
+HAND_OVER_SPARE_S = 2.0
+"""How much longer the lease may be the earlier holder's."""
 REST_S = 0.5
 """The same, while nothing is due soon."""
 CLAIM_S = 1.0
@@ -68,7 +73,8 @@ _HELD, _HANDED_OVER = b"held", b"handed over"
 class Partitions:
     """This node's part of the partitions. It calls `on_change`, which must be short, when `held`, `fired` or `wanted`
     has changed. `is_ready(n)`: whether the due times of a partition are known. `is_due(n, within_s)`: whether some job
-    of it is due by then."""
+    of it is due by then. `pass_over(n, until_ms)`: another one fires what is due before that. `now_ms()`: the server's
+    clock."""
 
     def __init__(
         self,
@@ -80,6 +86,8 @@ class Partitions:
         *,
         is_ready: Callable[[int], bool],
         is_due: Callable[[int, float], bool],
+        pass_over: Callable[[int, int], None],
+        now_ms: Callable[[], int],
     ) -> None:
         self._connection = connection
         self._namespace = namespace
@@ -90,12 +98,19 @@ class Partitions:
         self._on_change = on_change
         self._is_ready = is_ready
         self._is_due = is_due
+        self._pass_over = pass_over
+        self._now_ms = now_ms
         self._held: set[int] = set()
         self._stands_in: dict[int, int] = {}
         """With the subscriptions to the requests."""
         self._alone: Counter[int] = Counter()
         """How often in a row nobody listened."""
-        self._asked: dict[int, tuple[str, ...]] = {}
+        self._asked: dict[int, tuple[tuple[str, ...], int]] = {}
+        """For which set of live nodes the first asked, and until when this node fires for it (`now_ms`)."""
+        self._given_ms: dict[int, int] = {}
+        """Before which due time this node fires yet, of what it handed over."""
+        self._taken_from: dict[int, tuple[str | None, float]] = {}
+        """Who hands a partition over to this node, and until when its lease does not mean that it fires."""
         self._claimed_s: dict[int, float] = {}
         self._free: dict[int, float] = {}
         self._handed_over: dict[int, tuple[str, ...]] = {}
@@ -114,6 +129,10 @@ class Partitions:
         """The partitions whose jobs this node fires: those that it holds, or whose holder's link is gone."""
         return frozenset(self._held | self._stands_in.keys())
 
+    def fires(self, n: int, due_ms: int) -> bool:
+        """Return whether this node fires the jobs of a partition that are due then."""
+        return n in self._held or n in self._stands_in or due_ms < self._given_ms.get(n, 0)
+
     @property
     def wanted(self) -> frozenset[int]:
         """The held partitions, and those that this node will take when they are free, as the first or the next: their
@@ -129,7 +148,16 @@ class Partitions:
         """Take, keep and hand over for ever. Started once the holders of all partitions are known."""
         for n in tuple(self._stands_in):
             self._fire_no_more(n)
-        for memory in (self._held, self._free, self._handed_over, self._asked, self._claimed_s, self._alone):
+        for memory in (
+            self._held,
+            self._free,
+            self._handed_over,
+            self._asked,
+            self._claimed_s,
+            self._alone,
+            self._taken_from,
+            self._given_ms,
+        ):
             memory.clear()
         async with anyio.create_task_group() as tasks:
             await tasks.start(self._live.run)
@@ -151,7 +179,8 @@ class Partitions:
             return
         if key in self._live:
             self._free.pop(n, None)
-            if self._live.get(key) != self._members.name:
+            holder, (earlier, until_s) = self._live.get(key), self._taken_from.get(n, (None, 0.0))
+            if holder != self._members.name and (holder != earlier or monotonic_s() >= until_s):
                 self._fire_no_more(n)
         else:
             self._free[n] = monotonic_s()
@@ -170,7 +199,8 @@ class Partitions:
         """Wait until the partition is free, and the nodes that come before us have not taken it."""
         while True:
             news = self._news
-            is_ready = self._is_ready(n) and (self._promptness.is_prompt or self.is_alone)
+            may_fire = self._promptness.is_prompt or self.is_alone or n in self._stands_in
+            is_ready = self._is_ready(n) and may_fire
             pause_s = self._rank(n) * STEP_S + (0.0 if is_ready else UNREADY_S)
             wait_s = None if n not in self._free else self._free[n] + pause_s - monotonic_s()
             if wait_s is not None and wait_s <= 0:
@@ -190,6 +220,7 @@ class Partitions:
     async def _tend(self, lease: Lease) -> None:
         n = int(lease.key.removeprefix(_KEY))
         self._free.pop(n, None)
+        self._given_ms.pop(n, None)
         self._held.add(n)
         self._fire_no_more(n)
         self._on_change()
@@ -205,10 +236,15 @@ class Partitions:
     async def _until_another_is_first(self, n: int) -> None:
         while True:
             news, live = self._news, self._members.names()
-            if self._asked.get(n) == live and self._may_hand_over(n):
-                self._handed_over[n] = live
-                return
-            await news.wait()
+            asked, until_ms = self._asked.get(n, ((), 0))
+            wait_s = None
+            if asked == live and self._may_hand_over(n):
+                wait_s = (until_ms - self._now_ms()) / 1000
+                if wait_s <= 0:
+                    self._handed_over[n], self._given_ms[n] = live, until_ms
+                    return
+            with anyio.move_on_after(wait_s):
+                await news.wait()
 
     def _may_hand_over(self, n: int) -> bool:
         return self._rank(n) > 0 and self._handed_over.get(n) != self._members.names()
@@ -218,12 +254,16 @@ class Partitions:
     def _answer(self, n: int, subject: bytes, reply: bytes, payload: bytes, block: bytes | None) -> None:
         """Reply that this node holds the partition, or hands it over to the first in line, whose name is the
         payload."""
-        hands_over = payload != b"" and self._may_hand_over(n) and self._line(n)[0].encode() == payload
-        if hands_over:
-            self._asked[n] = self._members.names()
-            self.wake()
+        answer = _HELD
+        if payload != b"" and self._may_hand_over(n) and self._line(n)[0].encode() == payload:
+            asked, until_ms = self._asked.get(n, ((), 0))
+            if asked != self._members.names():
+                until_ms = self._now_ms() + HAND_OVER_MS
+                self._asked[n] = self._members.names(), until_ms
+                self.wake()
+            answer = _HANDED_OVER + b" %d" % until_ms
         if reply:
-            self._send(reply.decode(), "", _HANDED_OVER if hands_over else _HELD)
+            self._send(reply.decode(), "", answer)
 
     async def _keep_asking(self) -> None:
         """Ask the holders of the partitions that this node stands by for, while jobs of them are due, and claim those
@@ -232,8 +272,9 @@ class Partitions:
         sid = self._connection.listen(f"{inbox}*", partial(self._heard, inbox))
         try:
             while True:
-                standing_by = [n for n in self.wanted - self.fired if self._is_ready(n) and n not in self._free]
-                for n in standing_by:
+                standing_by = self._standing_by()
+                self._claim(standing_by, inbox)
+                for n in self._one_of_each(n for n in standing_by if self._is_due(n, 2 * ASK_S)):
                     self._ask(n, f"{inbox}{n}")
                 is_near = any(self._is_due(n, REST_S + 2 * ASK_S) for n in standing_by)
                 rests = self._promptness.is_prompt and not is_near
@@ -242,26 +283,50 @@ class Partitions:
         finally:
             self._connection.unlisten(sid)
 
-    def _ask(self, n: int, inbox: str) -> None:
+    def _standing_by(self) -> list[int]:
+        return [n for n in sorted(self.wanted - self.fired) if self._is_ready(n) and n not in self._free]
+
+    def _one_of_each(self, partitions: Iterable[int]) -> list[int]:
+        """Return one of the partitions of each holder: all end with its link."""
+        return list({self._live.get(f"{_KEY}{n}"): n for n in partitions}.values())
+
+    def _claim(self, standing_by: Iterable[int], inbox: str) -> None:
+        """Ask the holders of those partitions to hand over in which this node is first."""
         now_s = monotonic_s()
-        is_first = self._rank(n) == 0 and self._promptness.is_prompt
-        claims = is_first and now_s >= self._claimed_s.get(n, 0.0) + CLAIM_S
-        if claims:
-            self._claimed_s[n] = now_s
-        if claims or self._is_due(n, 2 * ASK_S):
-            self._send(self._namespace.due_holder(n), inbox, self._members.name.encode() if claims else b"")
+        for n in standing_by if self._promptness.is_prompt else ():
+            if self._rank(n) == 0 and now_s >= self._claimed_s.get(n, 0.0) + CLAIM_S:
+                self._claimed_s[n] = now_s
+                self._ask(n, f"{inbox}{n}", self._members.name.encode())
+
+    def _ask(self, n: int, inbox: str, payload: bytes = b"") -> None:
+        self._send(self._namespace.due_holder(n), inbox, payload)
 
     def _heard(self, inbox: str, subject: bytes, reply: bytes, payload: bytes, block: bytes | None) -> None:
-        n = int(subject[len(inbox) :])
-        self._alone[n] = self._alone[n] + 1 if status_of(block)[0] == NOBODY else 0
+        number = int(subject[len(inbox) :])
+        n, holder = number % PARTITIONS, self._live.get(f"{_KEY}{number % PARTITIONS}")
+        is_alone = status_of(block)[0] == NOBODY
+        self._alone[n] = self._alone[n] + 1 if is_alone else 0
+        for m in self._standing_by() if number < PARTITIONS else ():
+            if is_alone and m != n and self._live.get(f"{_KEY}{m}") == holder:
+                self._ask(m, f"{inbox}{m + PARTITIONS}")
         is_our_turn = self._alone[n] > 0 and self._alone[n] > self._before(n)
-        if (is_our_turn or payload == _HANDED_OVER) and n in self.wanted - self.fired:
-            log.info("timer.stands_in", extra=fields(partition=n, holder=self._live.get(f"{_KEY}{n}")))
-            self._alone[n] = 0
-            self._stands_in[n] = self._connection.listen(self._namespace.due_holder(n), partial(self._answer, n))
-            self._on_change()
+        if n not in self.wanted - self.fired:
+            return
+        if payload.startswith(_HANDED_OVER):
+            self._pass_over(n, int(payload[len(_HANDED_OVER) :] or 0))
+            self._taken_from[n] = holder, monotonic_s() + HAND_OVER_MS / 1000 + HAND_OVER_SPARE_S
+            self._stand_in(n)
+        elif is_our_turn:
+            self._stand_in(n)
+
+    def _stand_in(self, n: int) -> None:
+        log.info("timer.stands_in", extra=fields(partition=n, holder=self._live.get(f"{_KEY}{n}")))
+        self._alone[n] = 0
+        self._stands_in[n] = self._connection.listen(self._namespace.due_holder(n), partial(self._answer, n))
+        self._on_change()
 
     def _fire_no_more(self, n: int) -> None:
+        self._taken_from.pop(n, None)
         if n in self._stands_in:
             self._connection.unlisten(self._stands_in.pop(n))
             self._on_change()

@@ -108,6 +108,8 @@ class DelayTimer:
             self._partitions_changed,
             is_ready=lambda n: n in self._swept,
             is_due=self._is_due_soon,
+            pass_over=lambda n, until_ms: self._times.pass_over(until_ms - 1, (n,)),
+            now_ms=clock.now_ms,
         )
         self._shared = SharedTimes(connection, namespace, self._known_after, lambda: self._newest_seq)
         self._forget()
@@ -408,7 +410,7 @@ class DelayTimer:
             self._load_alarm.ring()
 
     def _try_to_fire(self, shot: Shot, now_ms: int, trip_ms: float) -> bool:
-        if partition_of(shot.name) not in self._fired or self._firing.room <= 0:
+        if not self._partitions.fires(partition_of(shot.name), shot.due_ms) or self._firing.room <= 0:
             return False
         if not may_fire(now_ms, shot.server_ms, trip_ms):
             self._try_trip(shot)

@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from actors.jobs.adds import Stored
-from actors.jobs.delay_timer import shared_times
+from actors.jobs.delay_timer import partitions, shared_times
 from actors.jobs.delay_timer.shared_times import SharedTimes
 from actors.jobs.rules.due_times import FEW, PARTITIONS
 from actors.jobs.store import JobStore
@@ -273,6 +273,28 @@ async def test_the_next_in_line_fires_for_a_holder_whose_link_is_gone(
                 assert firer.timer.held == held  # the leases stood all the time
                 assert firer.heard.left == 0
                 assert all(due_ms <= job.due_ms <= job.stored_ms for job in ready)
+
+
+async def test_who_hands_a_partition_over_fires_what_is_due_until_the_other_one_has_read_its_jobs(
+    server: EmbeddedServer, connection: Connection, publisher: Publisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(partitions, "HAND_OVER_MS", 1_000 * WITHIN_S)
+    with anyio.fail_after(WITHIN_S):
+        async with running_timer(connection, publisher, name="first") as first:
+            await until_complete(first.timer)
+            async with (
+                connect(server.url, name="second", namespace=connection.namespace) as link,
+                Publisher(link) as own,
+                running_timer(link, own, name="second") as second,
+            ):
+                while not second.timer._fired:
+                    await anyio.lowlevel.checkpoint()
+                assert len(first.timer.held) == PARTITIONS
+                for n in range(60):
+                    await delay(connection, publisher, f"handed {n}", now_ms() + 500)
+                ready = await until_ready(connection, 60)
+                assert len({job.id for job in ready}) == len(ready)
+                assert first.heard.left == 0
 
 
 async def test_of_two_that_stand_by_one_fires_for_a_holder_whose_link_is_gone(
