@@ -378,7 +378,7 @@ async def test_a_timer_that_starts_gets_the_due_times_from_another_and_reads_no_
     with anyio.fail_after(WITHIN_S):
         async with running_timer(connection, publisher, name="first") as first:
             await until_complete(first.timer)
-            soon_ms = now_ms() + 4_000
+            soon_ms = now_ms() + 8_000
             for n in range(30):
                 await delay(connection, publisher, f"soon {n}", soon_ms + n)
                 await delay(connection, publisher, f"late {n}", soon_ms + HOUR_MS)
