@@ -5,7 +5,7 @@ so another timer has it within four seconds of a holder's death. Rendezvous hash
 decides who takes it. The first takes it at once, each next one `STEP_S` later, in case the first does not. One that
 does not know the due times yet waits `UNREADY_S` longer. A holder that is not the first hands over when the first asks
 for it, once for each set of live nodes: the first may be unable to take it. It names a moment `HAND_OVER_MS` ahead.
-What is due before that the holder fires. The first has time to read what is due from then on, and fires it (ADR 73).
+What is due before that the holder fires. The first has time to read what is due from then on, and fires it (ADR 74).
 
 A killed holder's lease stands for up to three seconds. So the next two in line stand by (ADR 50). They know the due
 times, and while something is due they ask the holder each `ASK_S`, for one of its partitions. The server replies at
