@@ -65,7 +65,7 @@ AT_ONCE = 8
 """Parts of a long list that are on their way at the same time."""
 MOST_IN_PART = 128
 """Jobs in one request. While a node works on one part, the client writes and reads the others."""
-MOST_DIRECT = 250
+MOST_DIRECT = 100
 """The same of jobs that the client stores by itself."""
 PIECE_MS = 30_000
 """Milliseconds. A longer wait is split, because the service ends a request within a minute, and so do many links."""
