@@ -13,7 +13,8 @@ wait. After a crash following the reserve, it comes back with the TTR.
 """
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
@@ -21,6 +22,7 @@ import anyio
 import anyio.lowlevel
 
 from actors.jobs.reservations import Handed, JobReservation
+from actors.jobs.returns import GIVE_BACK_S, Returns
 from actors.jobs.rules.job_rules import lane_order
 from actors.jobs.store import JobStore
 from actors.jobs.topics import Topics
@@ -41,7 +43,6 @@ log = logging.getLogger(__name__)
 
 RESERVE_S = 10.0
 """How long the step from pulled to reserved may take when its caller has gone."""
-GIVE_BACK_S = 2.0
 LONGEST_HOLD_S = 1.0
 """How long a job is held for the topic's rate. If the wait is longer, the job is given back to the queue. Well below
 the ack wait."""
@@ -49,7 +50,7 @@ the ack wait."""
 
 class Handout:
     """Hands out the jobs of all topics. Many callers may use it at once. `unwritten`: of a process that takes jobs for
-    itself. `returned`: gives back what no caller gets there, since a second delivery counts as an attempt."""
+    itself."""
 
     def __init__(
         self,
@@ -59,16 +60,16 @@ class Handout:
         pulls: PullOnce,
         rates: SharedRates,
         namespace: Namespace,
+        returns: Returns,
         unwritten: Unwritten | None = None,
-        returned: Callable[[Sequence[Delivery]], None] | None = None,
     ) -> None:
         self._store = store
         self._topics = topics
         self._pulls = pulls
         self._rates = rates
         self._namespace = namespace
+        self._returns = returns
         self._unwritten = unwritten
-        self._returned = returned
         self._stream = namespace.stream("JOBS")
         self._waits: dict[str, set[anyio.CancelScope]] = {}
         self._turns: dict[str, int] = {}
@@ -147,11 +148,11 @@ class Handout:
                 if granted:
                     return deliveries
                 if rest_ms / 1000 > min(LONGEST_HOLD_S, wish.left_s):
-                    await self._give_back(deliveries, rest_ms / 1000)
+                    self._returns.give_back(deliveries, math.ceil(rest_ms))
                     return []
                 await anyio.sleep(rest_ms / 1000)
         except BaseException:
-            await self._give_back(deliveries)
+            self._returns.give_back(deliveries)
             raise
 
     @contextmanager
@@ -184,7 +185,7 @@ class Handout:
                 if len(found) < most and left_bytes >= wish.most_bytes // len(lanes):
                     found += await self._pull_lane(wish.topic, lane, most - len(found), 0, left_bytes)
         except BaseException:
-            await self._give_back(found)
+            self._returns.give_back(found)
             raise
         return found if found or wait_s <= 0 else await self._wait_at_all(wish, lanes, wait_s)
 
@@ -204,10 +205,10 @@ class Handout:
                     for lane in lanes:
                         tasks.start_soon(wait, lane)
         except BaseException:
-            await self._give_back([delivery for deliveries in brought.values() for delivery in deliveries])
+            self._returns.give_back([delivery for deliveries in brought.values() for delivery in deliveries])
             raise
         found = [delivery for lane in lanes for delivery in brought.get(lane, ())]
-        await self._give_back(found[1:])
+        self._returns.give_back(found[1:])
         return found[:1]
 
     async def _pull_lane(self, topic: str, lane: Priority, most: int, wait_s: float, most_bytes: int) -> list[Delivery]:
@@ -218,14 +219,6 @@ class Handout:
             self._topics.forget_consumer(topic)  # it was deleted
             await self._topics.use(topic, lane)
             return await self._pulls.pull(self._stream, consumer, most=most, wait_s=wait_s, most_bytes=most_bytes)
-
-    async def _give_back(self, deliveries: Sequence[Delivery], delay_s: float = 0.0) -> None:
-        if self._returned is not None:
-            self._returned(deliveries)
-            return
-        with suppress(StreamError):  # then the ack wait gives them back
-            for delivery in deliveries:
-                await delivery.nak(delay_s)
 
     # ---- reserving
 

@@ -18,7 +18,6 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 
 import anyio
 
@@ -166,17 +165,6 @@ class Unwritten:
         for held in some:
             held.delivery.forget()
         return {held.reservation.text for held in some}
-
-    async def give_back_unwanted(self, deliveries: Sequence[Delivery]) -> None:
-        """Give back what was delivered and not handed out. No attempt is counted, as it would be after a nak."""
-        some: list[tuple[Delivery, JobRecord]] = []
-        for delivery in deliveries:
-            try:
-                some.append((delivery, decode_job(delivery.payload)))
-            except MalformedMessage:
-                with suppress(StreamError):  # then the ack wait gives it back
-                    await delivery.nak()
-        await self._store.give_back(some)
 
     async def run(self) -> None:
         """Write down what is held for long, until cancelled. Then write down all."""

@@ -39,9 +39,11 @@ class Carriers:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    async def close(self) -> None:
-        """Cancel all, and wait until they have ended."""
+    async def close(self, wait_s: float = 0.0) -> None:
+        """Let them end by themselves for `wait_s`. Then cancel all, and wait until they have ended."""
         self.is_closed = True
+        if self._tasks and wait_s:
+            await asyncio.wait(tuple(self._tasks), timeout=wait_s)
         for task in self._tasks:
             task.cancel()
         if self._tasks:

@@ -12,6 +12,7 @@ from actors.jobs.desk import JobDesk
 from actors.jobs.handout import Handout
 from actors.jobs.obstacles import Obstacles
 from actors.jobs.replay import JobReplay
+from actors.jobs.returns import Returns
 from actors.jobs.schedule_desk import ScheduleDesk
 from actors.jobs.store import JobStore
 from actors.jobs.submissions import job_submissions
@@ -62,13 +63,15 @@ async def open_desk(
     bounds: WorkBounds | None = None,
 ) -> AsyncIterator[JobDesk]:
     """Open a desk. `handling(topic)`: the nodes that may have fetched jobs ahead."""
-    async with PullOnce(connection) as pulls:
+    returns = Returns(store)
+    async with PullOnce(connection, returned=returns.give_back) as pulls:
         handout = Handout(
             store=store,
             topics=topics,
             pulls=pulls,
             rates=rates,
             namespace=connection.namespace,
+            returns=returns,
         )
         with Standstill().watching() as standstill:
             copies = Copies(connection, handling)
@@ -96,6 +99,7 @@ async def open_desk(
             finally:
                 with anyio.CancelScope(shield=True):
                     await adding.close()
+                    await returns.close()
 
 
 def job_door_actors(node: Node, desk: JobDesk, schedules: ScheduleDesk) -> tuple[ActorSpec, ...]:

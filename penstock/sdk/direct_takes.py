@@ -7,7 +7,7 @@ releases and burials: by then the reservation is written down.
 
 import math
 from collections.abc import AsyncIterator, Iterable, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 
 import anyio
 import msgspec
@@ -15,13 +15,13 @@ import msgspec
 from actors.jobs.desk import MOST_BYTES, is_holder
 from actors.jobs.handout import Handout
 from actors.jobs.replies import reserved_of
+from actors.jobs.returns import Returns
 from actors.jobs.rules.job_answers import JobReply, Reserved
 from actors.jobs.store import JobStore
 from actors.jobs.topics import Topics
 from actors.jobs.unwritten import Unwritten
 from streams.clock import Clock
 from streams.connection import Connection
-from streams.delivery import Delivery
 from streams.errors import StreamError
 from streams.job_messages import LONGEST_TTR_MS, SHORTEST_TTR_MS
 from streams.micro import ANYBODY, WHO, Has
@@ -109,24 +109,24 @@ async def open_takes(
     """Open it. At the end, what is held is written down."""
     with Standstill().watching() as standstill:
         unwritten = Unwritten(connection, store=store, topics=topics, clock=clock, stood_still_s=standstill.lasted_s)
+        returns = Returns(store)
         async with anyio.create_task_group() as tasks:
-
-            def returned(deliveries: Sequence[Delivery]) -> None:
-                with suppress(RuntimeError):  # the group is closed: the ack wait gives them back
-                    tasks.start_soon(unwritten.give_back_unwanted, list(deliveries))
-
-            async with PullOnce(connection, returned=returned) as pulls:
+            async with PullOnce(connection, returned=returns.give_back) as pulls:
                 handout = Handout(
                     store=store,
                     topics=topics,
                     pulls=pulls,
                     rates=_NoRates(),
                     namespace=connection.namespace,
+                    returns=returns,
                     unwritten=unwritten,
-                    returned=returned,
                 )
                 takes = DirectTakes(connection, topics, handout, unwritten)
                 tasks.start_soon(unwritten.run)
                 await takes.learn()
-                yield takes
+                try:
+                    yield takes
+                finally:
+                    with anyio.CancelScope(shield=True):
+                        await returns.close()
             tasks.cancel_scope.cancel()

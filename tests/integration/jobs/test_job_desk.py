@@ -12,10 +12,12 @@ from actors.jobs import topics
 from actors.jobs.copies import GoneAnswer, GoneAsk
 from actors.jobs.rules.job_answers import Added, NotAdded, Reserved, TopicCounted
 from actors.jobs.rules.job_rules import KEPT_MS, MOST_PAST, BadJob
+from actors.jobs.rules.topic_settings import LANES
 from streams.connection import Connection
 from streams.errors import NoStream, OutcomeUnknown, Refused
 from streams.frames import Message
-from streams.job_messages import NewJob, body_of
+from streams.job_messages import NewJob, body_of, decode_job
+from streams.pull_once import PullOnce
 from streams.specs import job_consumer
 from streams.subjects import token_of
 from tests.support.desks import TOPIC, Office, open_second_office
@@ -394,6 +396,34 @@ async def test_who_waits_waits_at_every_lane(office: Office) -> None:
         await office.try_add("a", "b", priority="low")
     assert [(job.id, job.priority) for job in found] == [("a", "low")]
     assert (await office.reserve()).id == "b"
+
+
+async def test_what_several_lanes_bring_at_once_is_given_back_without_an_attempt(office: Office) -> None:
+    """Where handlers share the topic, a second delivery is a second attempt."""
+    await office.topics.use(TOPIC, *LANES)
+    while len(office.topics.current(TOPIC).lanes) < len(LANES):
+        await anyio.lowlevel.checkpoint()
+    deliveries: list[int] = []
+    with anyio.fail_after(60):
+        async with PullOnce(office.connection) as pulls:
+            for number in range(5):
+                found: list[Reserved] = []
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(waited, office, found)
+                    await until_waiting(office)
+                    await office.connection.flush(5)
+                    await office.desk.add(
+                        [NewJob(topic=TOPIC, id=f"{lane}{number}", body=body_of(1), priority=lane) for lane in LANES]
+                    )
+                [job] = found
+                await office.desk.finish([job.receipt])
+                for lane in set(LANES) - {job.priority}:
+                    spec = job_consumer(office.namespace, TOPIC, lane)
+                    [delivery] = await pulls.pull(spec.stream, spec.name, most=1, wait_s=20)
+                    deliveries.append(delivery.delivered)
+                    ended = [(delivery, decode_job(delivery.payload))]
+                    assert await office.store.finish_deliveries(ended, remember_s=0) == [True]
+    assert deliveries == [1] * 10
 
 
 async def test_a_batch_of_several_lanes_is_bounded_in_number_and_bytes(office: Office) -> None:
