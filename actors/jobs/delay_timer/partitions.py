@@ -304,20 +304,18 @@ class Partitions:
     def _heard(self, inbox: str, subject: bytes, reply: bytes, payload: bytes, block: bytes | None) -> None:
         number = int(subject[len(inbox) :])
         n, holder = number % PARTITIONS, self._live.get(f"{_KEY}{number % PARTITIONS}")
-        is_alone = status_of(block)[0] == NOBODY
+        is_alone, hands_over = status_of(block)[0] == NOBODY, payload.startswith(_HANDED_OVER)
         self._alone[n] = self._alone[n] + 1 if is_alone else 0
-        for m in self._standing_by() if number < PARTITIONS else ():
-            if is_alone and m != n and self._live.get(f"{_KEY}{m}") == holder:
+        for m in self._standing_by() if is_alone and number < PARTITIONS else ():
+            if m != n and self._live.get(f"{_KEY}{m}") == holder:
                 self._ask(m, f"{inbox}{m + PARTITIONS}")
-        is_our_turn = self._alone[n] > 0 and self._alone[n] > self._before(n)
-        if n not in self.wanted - self.fired:
+        is_our_turn = is_alone and self._alone[n] > self._before(n)
+        if not (hands_over or is_our_turn) or n not in self.wanted - self.fired:
             return
-        if payload.startswith(_HANDED_OVER):
+        if hands_over:
             self._pass_over(n, int(payload[len(_HANDED_OVER) :] or 0))
             self._taken_from[n] = holder, monotonic_s() + HAND_OVER_MS / 1000 + HAND_OVER_SPARE_S
-            self._stand_in(n)
-        elif is_our_turn:
-            self._stand_in(n)
+        self._stand_in(n)
 
     def _stand_in(self, n: int) -> None:
         log.info("timer.stands_in", extra=fields(partition=n, holder=self._live.get(f"{_KEY}{n}")))
