@@ -4,7 +4,7 @@ import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -57,37 +57,27 @@ async def _opened(call: CommandCall) -> "AsyncIterator[Schedules]":
         yield Schedules(ServiceClient(session.connection, "schedules", ASK_S))
 
 
+def _given(metavar: str, text: str) -> Any:
+    """Return an option that is empty unless it is given."""
+    return typer.Option(metavar=metavar, help=text, show_default=False)
+
+
 async def _add(
     call: CommandCall,
     which: Which,
     body: Annotated[str, typer.Argument(metavar="[BODY]", help="JSON, @FILE, or - for stdin.")] = "null",
-    cron: Annotated[
-        str, typer.Option(metavar="LINE", help="As '30 9 * * MON-FRI', or with seconds before it.", show_default=False)
-    ] = "",
-    every: Annotated[str, typer.Option(metavar="SPAN", help="As 10m; from --start, or now.", show_default=False)] = "",
-    fixed_delay: Annotated[
-        str, typer.Option(metavar="SPAN", help="So long after the end of the one before.", show_default=False)
-    ] = "",
-    at: Annotated[str, typer.Option(metavar="TIME", help="Once, at this moment.", show_default=False)] = "",
+    cron: Annotated[str, _given("LINE", "As '30 9 * * MON-FRI', or with seconds before it.")] = "",
+    every: Annotated[str, _given("SPAN", "As 10m; from --start, or now.")] = "",
+    fixed_delay: Annotated[str, _given("SPAN", "So long after the end of the one before.")] = "",
+    at: Annotated[str, _given("TIME", "Once, at this moment.")] = "",
     tz: Annotated[str, typer.Option(metavar="ZONE", help="By whose clock the cron line goes.")] = "UTC",
-    start: Annotated[str, typer.Option(metavar="TIME", help="None is due before.", show_default=False)] = "",
-    initial_delay: Annotated[
-        str, typer.Option(metavar="SPAN", help="None is due before so much from now.", show_default=False)
-    ] = "",
-    jitter: Annotated[
-        str, typer.Option(metavar="SPAN", help="Each is due up to so much later.", show_default=False)
-    ] = "",
-    batch: Annotated[
-        str, typer.Option(metavar="TASK", help='Submit a batch each time; BODY as {"input": …}.', show_default=False)
-    ] = "",
-    source: Annotated[
-        str,
-        typer.Option(metavar="PLATFORM/SOURCE", help='Have it look again; BODY as {"last": "2h"}.', show_default=False),
-    ] = "",
-    data_time: Annotated[
-        str, typer.Option(metavar="FIELD", help="Field of the body that tells each its time.", show_default=False)
-    ] = "",
-    ttr: Annotated[str, typer.Option(metavar="SPAN", help="Time to run; else the topic's.", show_default=False)] = "",
+    start: Annotated[str, _given("TIME", "None is due before.")] = "",
+    initial_delay: Annotated[str, _given("SPAN", "None is due before so much from now.")] = "",
+    jitter: Annotated[str, _given("SPAN", "Each is due up to so much later.")] = "",
+    batch: Annotated[str, _given("TASK", 'Submit a batch each time; BODY as {"input": …}.')] = "",
+    source: Annotated[str, _given("PLATFORM/SOURCE", 'Have it look again; BODY as {"last": "2h"}.')] = "",
+    data_time: Annotated[str, _given("FIELD", "Field of the body that tells each its time.")] = "",
+    ttr: Annotated[str, _given("SPAN", "Time to run; else the topic's.")] = "",
     attempts: Annotated[int | None, typer.Option(min=1, help="At most; else the topic's.", show_default=False)] = None,
     priority: Annotated[Priority, typer.Option(help="Within the topic.")] = "normal",
     expires: Annotated[
