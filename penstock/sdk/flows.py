@@ -110,18 +110,7 @@ def flow(
     """
 
     def register(cls: ClassT) -> ClassT:
-        if not isinstance(key, str) or not TOKEN.fullmatch(key) or len(key) > LONGEST_FLOW:
-            raise UsageError(
-                f"flow {key!r}: name it with 1 to {LONGEST_FLOW} of A-Z a-z 0-9 _ -: @penstock.flow('pay')"
-            )
-        known = _flows.get(key)
-        if known is not None and known[1] is not cls:
-            raise UsageError(f"flow {key!r}: {cls.__qualname__} and {known[1].__qualname__} both serve it")
-        if each_zone and (zone or not ZONE_PART.fullmatch(key) or len(key) > LONGEST_IN_ZONES):
-            raise UsageError(
-                f"flow {key!r}: in each zone it has no `zone` of its own, and a key of 1 to {LONGEST_IN_ZONES} of"
-                " A-Z a-z 0-9 - and single _ inside"
-            )
+        _check_key(key, cls, zone=zone, each_zone=each_zone)
         try:
             shortest, longest = every if isinstance(every, tuple) else (every, every)
             limits = checked_limits(
@@ -152,6 +141,20 @@ def flow(
         return cls
 
     return register
+
+
+def _check_key(key: str, cls: type, *, zone: str, each_zone: bool) -> None:
+    """Raise UsageError for a flow's key that is none, or that another class has."""
+    if not isinstance(key, str) or not TOKEN.fullmatch(key) or len(key) > LONGEST_FLOW:
+        raise UsageError(f"flow {key!r}: name it with 1 to {LONGEST_FLOW} of A-Z a-z 0-9 _ -: @penstock.flow('pay')")
+    known = _flows.get(key)
+    if known is not None and known[1] is not cls:
+        raise UsageError(f"flow {key!r}: {cls.__qualname__} and {known[1].__qualname__} both serve it")
+    if each_zone and (zone or not ZONE_PART.fullmatch(key) or len(key) > LONGEST_IN_ZONES):
+        raise UsageError(
+            f"flow {key!r}: in each zone it has no `zone` of its own, and a key of 1 to {LONGEST_IN_ZONES} of"
+            " A-Z a-z 0-9 - and single _ inside"
+        )
 
 
 def _row_slots(slots: Slots | None) -> Slots | None:
