@@ -88,9 +88,12 @@ class LearnedLimits:
         known = self._shared.get(_key(source.platform)) if is_shared else self._of_source(source)
         part = self._budgets.part_of(source, is_shared=is_shared)
         most_per_s = settings.platform_rate or sum(bucket.lists_per_s for bucket in declared if bucket.scope in OF_APP)
+        most_per_s = (most_per_s if is_shared else 0.0) or settings.rate
         refusal = self._answers[source.platform if is_shared else source].refusal(
-            known, named_ms, (most_per_s if is_shared else 0.0) or settings.rate, part, now_ms
+            known, named_ms, most_per_s, part, now_ms
         )
+        if known is not None and limits.is_slow(known, now_ms):
+            refusal = RecentAnswers.of(known.heard).refusal(known, named_ms, most_per_s, 1.0, now_ms)
 
         def verdict(limit: Limit | None) -> PaceVerdict:
             wait_ms, cap_ms = settings.throttle_wait_ms, settings.throttle_cap_ms
@@ -110,6 +113,7 @@ class LearnedLimits:
         now_ms, is_shared = self._clock.now_ms(), _is_shared(declared)
         answers = self._answers[source.platform if is_shared else source]
         answers.add(now_ms)
+        await self._move(source, is_shared, lambda limit: limits.heard(limit, now_ms))
         if said.per_s is not None or said.most is not None:
             per_s = answers.mean_per_s(said.per_s) if said.per_s and said.is_rough else said.per_s
             change = partial(limits.told, per_s=per_s, burst=said.most, is_rough=said.is_rough)

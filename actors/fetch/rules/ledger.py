@@ -132,7 +132,8 @@ class Limit(msgspec.Struct, frozen=True, omit_defaults=True):
     the requests it refused at that pace, and `noise`, which part it refuses at any pace. `dense`: how often one after
     the other it was met by requests of which many were refused. `tried`: refusals in the present trial, and `odd`, in
     those before, which no limit explains. `told`: how many a second the platform itself says, and `burst`, how many at
-    once. 0: it does not say."""
+    once. 0: it does not say. `heard`: at a slow pace, when the last requests of all nodes were answered, and refused
+    (below 0)."""
 
     per_s: float
     met_ms: int
@@ -148,6 +149,7 @@ class Limit(msgspec.Struct, frozen=True, omit_defaults=True):
     tried: int = 0
     told: float = 0.0
     burst: int = 0
+    heard: tuple[int, ...] = ()
 
 
 class LookWindow(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -58,6 +58,9 @@ FEW_STEPS, STEPS = 10, 30
 NEAR = 1.1
 """That time doubles if the limit is met again there: no farther than this above the mark."""
 LEAST_CALM_MS, MOST_CALM_MS = 30_000, 600_000
+SLOW_PER_S, KEPT = 0.4, 32
+"""At such a pace all nodes know of each answer: the limit keeps the last ones. Each node alone would see too few, and
+take what it does not see for a refusal after the other."""
 UNDER_WAY_MS = 1_000
 """Requests that were sent together are refused together."""
 CHANCE_WAIT_MS = 1_000
@@ -140,6 +143,17 @@ class RecentAnswers:
         self._began_ms = self._run = 0
         self._each_s = 0.0
 
+    @classmethod
+    def of(cls, heard: Sequence[int]) -> RecentAnswers:
+        """Return what all nodes have heard at a slow pace (`Limit.heard`)."""
+        made = cls()
+        for at_ms in heard:
+            if at_ms > 0:
+                made.add(at_ms)
+            else:
+                made._note_refusal(-at_ms)
+        return made
+
     def add(self, now_ms: int) -> None:
         self._taken.append(now_ms)
 
@@ -155,9 +169,7 @@ class RecentAnswers:
         met_ms = 0 if limit is None else limit.met_ms
         trial_ms = met_ms + UNDER_WAY_MS
         since_ms = max(trial_ms, now_ms - SPAN_MS)
-        last_ms = self._refused[-1] if self._refused else 0
-        self._refused.append(now_ms)
-        self._note_gap(sum(at_ms > last_ms for at_ms in self._taken), last_ms)
+        last_ms = self._note_refusal(now_ms)
         taken = [at_ms for at_ms in self._taken if at_ms >= since_ms]
         first_ms = next((at_ms for at_ms in self._refused if at_ms >= trial_ms), now_ms)
         return PaceRefusal(
@@ -177,6 +189,13 @@ class RecentAnswers:
             run=self._run,
             trial_taken=sum(at_ms >= trial_ms for at_ms in self._taken),
         )
+
+    def _note_refusal(self, now_ms: int) -> int:
+        """Return when the refusal before it was."""
+        last_ms = self._refused[-1] if self._refused else 0
+        self._refused.append(now_ms)
+        self._note_gap(sum(at_ms > last_ms for at_ms in self._taken), last_ms)
+        return last_ms
 
     def _note_gap(self, answers: int, last_ms: int) -> None:
         """Note how many answers came since the last refusal. Without any, it is the same stretch that goes on."""
@@ -205,8 +224,27 @@ def allowed(limit: Limit | None, now_ms: int) -> float | None:
     return limit.per_s / SAFE * (1 + (1 - SAFE) * passed**3)
 
 
+def is_slow(limit: Limit | None, now_ms: int) -> bool:
+    """Return whether the pace is so slow that all nodes know of each answer."""
+    return 0 < (allowed(limit, now_ms) or 0.0) <= SLOW_PER_S
+
+
+def heard(limit: Limit | None, at_ms: int) -> Limit | None:
+    """Return the limit after an answer at a time, or a refusal (below 0). The same object where the pace is fast."""
+    if limit is None or not is_slow(limit, abs(at_ms)):
+        return limit if limit is None or not limit.heard else replace(limit, heard=())
+    return replace(limit, heard=(*limit.heard, at_ms)[-KEPT:])
+
+
 def met(limit: Limit | None, refusal: PaceRefusal, own_wait_ms: int, now_ms: int, *, most_wait_ms: int) -> PaceVerdict:
     """Return what a refusal shows. `own_wait_ms`: our setting, for a platform that names no wait."""
+    found = _met(limit, refusal, own_wait_ms, now_ms, most_wait_ms)
+    kept = () if limit is None else limit.heard
+    after = found.limit if found.limit is None else replace(found.limit, heard=kept)
+    return found._replace(limit=heard(after, -now_ms) if kept or is_slow(after, now_ms) else found.limit)
+
+
+def _met(limit: Limit | None, refusal: PaceRefusal, own_wait_ms: int, now_ms: int, most_wait_ms: int) -> PaceVerdict:
     known = limit or Limit(0.0, 0)
     if now_ms < known.met_ms + UNDER_WAY_MS:
         wait_ms = max(own_wait_ms if refusal.named_ms is None else refusal.named_ms, known.until_ms - now_ms)

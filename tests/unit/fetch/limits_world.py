@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from actors.fetch.rules.ledger import Limit
-from actors.fetch.rules.limits import RecentAnswers, allowed, met, told
+from actors.fetch.rules.limits import RecentAnswers, allowed, heard, is_slow, met, told
 
 Platform = Callable[[float], int | None]
 """Takes a request at a time in ms. Returns None, or the wait that it names. -1: it refuses and names none."""
@@ -98,22 +98,29 @@ def read(
     due = [(1_000_000.0 + 1000 / rate * number, number) for number in range(nodes)]
     heapify(due)
     seen: list[tuple[float, bool]] = []
+    sent_ms = 0.0
     while due[0][0] < 1_000_000 + lasts_s * 1000:
         at_ms, node = heappop(due)
         now_ms = int(at_ms)
         if limit is not None and limit.until_ms > now_ms:
             heappush(due, (limit.until_ms + node * 1000 / (allowed(limit, now_ms) or rate), node))
             continue
+        if is_slow(limit, now_ms) and (turn_ms := sent_ms + 1000 / (allowed(limit, now_ms) or rate)) > at_ms:
+            heappush(due, (turn_ms, node))  # the governor deals single turns
+            continue
+        sent_ms = at_ms
         said = platform(at_ms - 1_000_000)
         seen.append((at_ms - 1_000_000, said is not None))
         free_ms = 0.0
         if said is None:
             answers[node].add(now_ms)
-            limit = limit if says is None else told(limit, says)
+            limit = heard(limit, now_ms) if says is None else told(limit, says)
         else:
             part = 1 / nodes if knows_part else 1.0
             named_ms = None if said < 0 else said
             refusal = answers[node].refusal(limit, named_ms, rate, part, now_ms)
+            if limit is not None and is_slow(limit, now_ms):
+                refusal = RecentAnswers.of(limit.heard).refusal(limit, named_ms, rate, 1.0, now_ms)
             limit, wait_ms, _ = met(limit, refusal, own_wait_ms, now_ms, most_wait_ms=3_600_000)
             free_ms = at_ms + wait_ms + node * 1000 / (allowed(limit, now_ms) or rate)
         pace = min(rate, allowed(limit, now_ms) or rate, (limit and limit.told) or rate)
