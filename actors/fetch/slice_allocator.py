@@ -162,9 +162,10 @@ class SliceAllocator:
         self._tending = Tending(clock, failures, at_once=AT_ONCE)
         self._is_ours = tended_by(members, ROLE, among=tending_nodes)
         self._offered: dict[SourceKey, LastOffer] = {}
+        self._tended_now: set[SourceKey] = set()
         self._members_changed = anyio.Event()
         # Here and not in `run`, because the supervisor may call `run` again.
-        ledgers.on_change(self.look_soon)
+        ledgers.on_change(self._ledger_changed)
         sources.on_change(self.look_soon)
         settings.on_change(self.look_soon)
         members.on_change(self._look_at_all_soon)
@@ -181,6 +182,12 @@ class SliceAllocator:
         """Look at a source as soon as the look under way is over, if this node tends it or did."""
         if self._tends(source) or source in self._offered:
             self._tending.put(source)
+
+    def _ledger_changed(self, source: SourceKey) -> None:
+        """Look soon, unless a look is under way. That goes on from what it cut itself, and sees at its end whether
+        anything else has changed."""
+        if source not in self._tended_now:
+            self.look_soon(source)
 
     def tended(self) -> list[SourceKey]:
         """Return the sources that this node tends now."""
@@ -215,7 +222,11 @@ class SliceAllocator:
 
     async def _look(self, source: SourceKey) -> int | None:
         if self._tends(source):
-            return await self._tend(source)
+            self._tended_now.add(source)
+            try:
+                return await self._tend(source)
+            finally:
+                self._tended_now.discard(source)
         self._offered.pop(source, None)
         return None
 
@@ -232,6 +243,8 @@ class SliceAllocator:
             ledger = await self._ledgers.move(source, self._cutter(settings, lengths), tries=settings.claim_retries)
             reach("cut")
         offered = await self._offer(source, ledger, settings)
+        if self._ledgers.peek(source) is not ledger:
+            return self._clock.now_ms()
         return next_due_ms(ledger, settings, self._clock.now_ms(), offered, lengths)
 
     def _settings_of(self, source: SourceKey) -> FetchSettings | None:
