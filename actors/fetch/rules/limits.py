@@ -45,8 +45,6 @@ STRANGE_RUN, STRANGE_EVEN, STRANGE_MORE = 4, 8, 4.0
 minute with three standard deviations more than usual. Only what no day of chance has is a limit."""
 FEW, MOST_FALL = 2, 8
 """A rate that a few answers show may be too low. It counts so many answers more, and falls by this at most."""
-UNLIKE = 6.0
-"""Chance is the same before and during a trial. So many times more refusals at the lower pace are a limit."""
 MOST_NOISE = 0.1
 LONG_AGO = 10.0
 """Without a refusal in so many times the requests that usually have one, the noise is over."""
@@ -86,8 +84,7 @@ class PaceRefusal(NamedTuple):
     platform took none since it refused one. `part`: this node's part of the requests of all nodes. `named_ms`: the wait
     that the platform names. `most_per_s`: our own rate. `since`: answers of the last stretch that had some, and
     `since_ms`: since the refusal before it. 0: there was none. `even`: so many times in a row there were about as many
-    answers between two refusals. `run`: so many refusals had no answer in between. `trial_taken`: answers since the
-    limit was met last."""
+    answers between two refusals. `run`: so many refusals had no answer in between."""
 
     answers: int
     refused: int
@@ -103,12 +100,6 @@ class PaceRefusal(NamedTuple):
     since_ms: int = 0
     even: int = 0
     run: int = 1
-    trial_taken: int = 0
-
-    @property
-    def trial_share(self) -> float:
-        """Which part of the requests was refused since the limit was met last."""
-        return self.trial_refused / (self.trial_taken + self.trial_refused)
 
     @property
     def share(self) -> float:
@@ -187,7 +178,6 @@ class RecentAnswers:
             since_ms=now_ms - self._began_ms if self._began_ms else 0,
             even=alike(self._gaps),
             run=self._run,
-            trial_taken=sum(at_ms >= trial_ms for at_ms in self._taken),
         )
 
     def _note_refusal(self, now_ms: int) -> int:
@@ -306,8 +296,6 @@ def _shown(known: Limit, refusal: PaceRefusal, now_ms: int) -> Shown:
         return "too fast"
     if known.odd + known.tried + 1 < DECIDES + (is_dense or refusal.even == EVEN - 1) + (refusal.part < 1):
         return "nothing"
-    if refusal.trial_refused > 1 and refusal.trial_share > UNLIKE * known.share:
-        return "too fast"
     if refusal.share * HELPED >= known.share:
         return "in vain"
     return "chance" if known.noise else "helped"
