@@ -1,15 +1,18 @@
 """Cutting and offering on a real server: lost offers, several nodes, nodes that die, and many sources."""
 
 import resource
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
 import anyio
 import pytest
+from msgspec import structs
 
 from actors.fetch.ledgers import open_ledgers
+from actors.fetch.rules.cutting import OfferKey
 from actors.fetch.rules.ledger import Ledger, first_ledger
+from actors.fetch.rules.settings import FetchSettings
 from actors.fetch.slice_allocator import SliceAllocator, tending_nodes
 from actors.fetch.sources import SourceKey, SourceRecord
 from actors.runtime.membership import PLACEMENT, NodeRecord
@@ -436,3 +439,29 @@ async def test_an_allocator_that_is_started_again_goes_on(connection: Connection
 
 async def run_actor(allocator: SliceAllocator, *, task_status: anyio.abc.TaskStatus[None]) -> None:
     await allocator.run(task_status=task_status)
+
+
+async def test_what_changes_during_a_look_is_looked_at_after_it(connection: Connection, publisher: Publisher) -> None:
+    """A look does not follow its own cut, so it has to notice what others wrote meanwhile."""
+    began, goes_on, looked_again = anyio.Event(), anyio.Event(), anyio.Event()
+    async with running_node(connection, publisher, roles=ALLOCATES) as node:
+        allocator = node.engine.allocator
+        offer = allocator._offer
+
+        async def held(source: SourceKey, ledger: Ledger, settings: FetchSettings) -> Mapping[OfferKey, int]:
+            if ledger.reason == "changed":
+                looked_again.set()
+            elif not began.is_set():
+                began.set()
+                await goes_on.wait()
+            return await offer(source, ledger, settings)
+
+        allocator._offer = held  # type: ignore[method-assign]
+        await add_shop(connection, publisher, max_open=1, reoffer="10m")
+        with anyio.fail_after(60):
+            await began.wait()
+            async with open_ledgers(ledger_bucket(connection, publisher)) as ledgers:
+                await ledgers.move(SHOP, lambda ledger: (structs.replace(ledger, reason="changed"), None))
+            await ledger_when(node.engine, SHOP, lambda ledger: ledger.reason == "changed")
+            goes_on.set()
+            await looked_again.wait()
