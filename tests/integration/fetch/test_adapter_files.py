@@ -189,7 +189,8 @@ async def test_orders_that_a_graphql_server_cannot_resolve_cost_no_other_order(
         shop.unresolved = frozenset({7, 60, 61})
         await put_setting(connection, publisher, "adapter.teaql", tomllib.loads(GRAPHQL))
         start_ms = (now_s - 4_000) * 1000
-        await add_source(connection, publisher, key, adapter="teaql", url=shop.url, start_ms=start_ms)
+        await add_source(connection, publisher, key, adapter="teaql", url=shop.url, start_ms=start_ms, slice="auto")
+        await put_setting(connection, publisher, "fetch.teaql", {})  # the defaults
         ledger = await ledger_when(
             node.engine, key, lambda each: each.watermark_ms > (now_s - 350) * 1000 or bool(each.holes), within_s=120
         )
