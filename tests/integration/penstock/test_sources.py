@@ -371,7 +371,7 @@ async def test_a_person_learns_why_a_slice_is_not_read(cli: CommandLine) -> None
 
     assert (await why(piece))[0] == "nobody"
     nodes = cli.records.session.bucket("NODES")
-    await nodes.put("n7", msgspec.json.encode(NodeRecord(node="n7", run="x", roles=("fetcher",))), ttl_s=60)
+    await nodes.put("n7", msgspec.json.encode(NodeRecord(node="n7", run="x", roles=("fetcher",))), ttl_s=600)
     assert (await why(piece))[0] == "turn"
     (await cli("sources", "set", "mall/s1", "--pin", "eu")).ok()
     kept = await cli.records.settings.get("source.mall.s1")
@@ -398,7 +398,7 @@ async def test_a_person_learns_why_a_slice_is_not_read(cli: CommandLine) -> None
     [listed] = (await cli("sources", "list", "--json")).ok().json()
     assert listed["waits"] == ""
     of_pages = NodeRecord(node="n7", run="x", roles=("fetcher",), page_orders=2.5)
-    await nodes.put("n7", msgspec.json.encode(of_pages), ttl_s=60)
+    await nodes.put("n7", msgspec.json.encode(of_pages), ttl_s=600)
     [listed] = (await cli("sources", "list", "--json")).ok().json()
     assert listed["waits"] == "252 orders wait before sink_main, more than sink_backlog allows"
     await cli.records.connection.api(f"STREAM.PURGE.{cli.records.namespace.stream('ORDERS')}")
