@@ -16,6 +16,7 @@ from actors.jobs.adds import Clash, Stored
 from actors.jobs.deliveries import FailedAttempt
 from actors.jobs.reads import Found
 from actors.jobs.reservations import JobSettled, JobStale
+from actors.jobs.rules import job_handling
 from actors.jobs.rules.cursors import BadCursor
 from actors.jobs.rules.job_rules import BACKSTOP_MS, RESERVED_SLACK_MS, STALE_AFTER_MS
 from actors.jobs.stream import JobStream, partition_of
@@ -563,7 +564,10 @@ async def test_what_was_deleted_in_a_handlers_hands_stays_deleted(jobs: Jobs) ->
         await counts(jobs, 0, 0, 0, 0)
 
 
-async def test_what_was_not_started_costs_no_attempt_but_a_vanished_holder_does(connection: Connection) -> None:
+async def test_what_was_not_started_costs_no_attempt_but_a_vanished_holder_does(
+    connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job_handling, "EARLY_MS", 60_000)  # the ack wait of this consumer is shorter
     with fail_after(30):
         async with open_jobs(connection, ack_wait_s=0.2) as jobs:
             await jobs.add()
