@@ -53,6 +53,8 @@ MUST_NOT_EXIST = {"Nats-Expected-Last-Subject-Sequence": "0"}
 AT_ONCE = 64
 LISTING_MS = 600_000
 """How often a list without a time filter is read, unless a sweep is set."""
+FAR_MS, TURN_MS = 10_000, 500
+"""What is due only after so long is looked at in turns: half a second later at most."""
 SETTINGS_SOON_MS = 50
 """Settings are in force a quarter of a second after they arrive. A new source waits for its own."""
 FORESEEN = (Contended, MissingLedger, BrokenLedger, UnknownSource, UnusableSource, StreamError)
@@ -135,6 +137,13 @@ def _whole(bounds: Bounds, overlap_ms: int) -> tuple[tuple[int, int], ...]:
         ((start_ms - spare_ms) // 1_000 * 1_000, -(-(stop_ms + spare_ms) // 1_000) * 1_000)
         for start_ms, stop_ms in bounds.blurred
     )
+
+
+def at_a_turn(due_ms: int | None, now_ms: int) -> int | None:
+    """Return the turn at or after a moment, if that is far: so many quiet sources wake their nodes together."""
+    if due_ms is None or due_ms - now_ms < FAR_MS:
+        return due_ms
+    return -(-due_ms // TURN_MS) * TURN_MS
 
 
 class SliceAllocator:
@@ -245,7 +254,8 @@ class SliceAllocator:
         offered = await self._offer(source, ledger, settings)
         if self._ledgers.peek(source) is not ledger:
             return self._clock.now_ms()
-        return next_due_ms(ledger, settings, self._clock.now_ms(), offered, lengths)
+        now_ms = self._clock.now_ms()
+        return at_a_turn(next_due_ms(ledger, settings, now_ms, offered, lengths), now_ms)
 
     def _settings_of(self, source: SourceKey) -> FetchSettings | None:
         """Return what is in force for the source, with at least the settle time of its adapter. `None`: the settings
