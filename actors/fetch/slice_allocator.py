@@ -53,8 +53,8 @@ MUST_NOT_EXIST = {"Nats-Expected-Last-Subject-Sequence": "0"}
 AT_ONCE = 64
 LISTING_MS = 600_000
 """How often a list without a time filter is read, unless a sweep is set."""
-FAR_MS, TURN_MS = 10_000, 500
-"""What is due only after so long is looked at in turns: half a second later at most."""
+FAR_MS, TURN_MS = 20_000, 1_000
+"""What is due only after so long is looked at in turns: a second later at most."""
 SETTINGS_SOON_MS = 50
 """Settings are in force a quarter of a second after they arrive. A new source waits for its own."""
 FORESEEN = (Contended, MissingLedger, BrokenLedger, UnknownSource, UnusableSource, StreamError)

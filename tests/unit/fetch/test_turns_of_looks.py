@@ -9,7 +9,7 @@ MOMENTS = st.integers(1_700_000_000_000, 1_900_000_000_000)
 
 
 @given(MOMENTS, st.integers(FAR_MS, 10**9))
-def test_what_is_far_is_looked_at_in_a_turn_at_most_half_a_second_later(now_ms: int, after_ms: int) -> None:
+def test_what_is_far_is_looked_at_in_a_turn_at_most_a_second_later(now_ms: int, after_ms: int) -> None:
     turn_ms = at_a_turn(now_ms + after_ms, now_ms)
     assert turn_ms is not None
     assert turn_ms % TURN_MS == 0
