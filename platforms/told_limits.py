@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from math import ceil, isfinite
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -166,11 +167,9 @@ class ToldReader:
     def _values(self, response: Response) -> dict[str, Any]:
         found: dict[str, Any] = {name: response.headers.get(header) for name, header in self._headers.items()}
         if self._picker is not None:
-            try:
+            with suppress(msgspec.DecodeError, ValueError, RecursionError):
                 head = read_json(self._picker.decode, response.body)
                 found |= {name: get(head) for name, get in self._picker.getters.items()}
-            except (msgspec.DecodeError, ValueError, RecursionError):
-                pass
         return found
 
 

@@ -1,7 +1,8 @@
 """Gives back jobs that were delivered and that no caller gets: it left, or several lanes brought a job at once.
 
-They are stored anew. After a nak a job is delivered a second time, which counts as an attempt where handlers, or
-programs that take jobs by themselves, share the topic. What cannot be stored anew comes again after the ack wait.
+They are stored anew. After a nak a job is delivered a second time. If it is older than the ack wait, that counts as an
+attempt where handlers, or programs that take jobs by themselves, share the topic. What cannot be stored anew comes
+again after the ack wait.
 """
 
 from collections.abc import Sequence

@@ -11,12 +11,13 @@ from actors.jobs.rules.due_times import partition_of
 from actors.runtime.membership import Members, NodeRecord
 from streams.bucket import Bucket
 from streams.clock import SYSTEM, now_ms
-from streams.connection import Connection
+from streams.connection import Connection, connect
 from streams.delayed_jobs import encode_notice
 from streams.job_messages import JobRecord, decode_job, encode_job
 from streams.log import read_log
 from streams.moves import Move, Mover
 from streams.publisher import Publisher
+from streams.server import EmbeddedServer
 from streams.server_clock import ServerClock
 from streams.specs import Topology
 from streams.subjects import token_of
@@ -89,6 +90,17 @@ async def running_timer(
             await tasks.start(part)
         yield Firer(timer, members, heard, tasks.cancel_scope)
         tasks.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def timer_beside(server: EmbeddedServer, connection: Connection, name: str) -> AsyncIterator[Firer]:
+    """Run another timer in the connection's namespace, over a link of its own."""
+    async with (
+        connect(server.url, name=name, namespace=connection.namespace) as link,
+        Publisher(link) as own,
+        running_timer(link, own, name=name) as firer,
+    ):
+        yield firer
 
 
 async def until_complete(timer: DelayTimer) -> None:

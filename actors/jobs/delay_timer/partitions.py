@@ -53,12 +53,12 @@ STEP_S = 0.5
 UNREADY_S = 2.0
 ASK_S = 0.04
 """Together with the time to read the first jobs hardly more than the server's own firing leaves (`BACKSTOP_MS`)."""
+REST_S = 0.5
+"""The same, while nothing is due soon."""
 HAND_OVER_MS = 500
 """How long before it fires the first in line has a partition: time enough to read the jobs that are due then."""
 HAND_OVER_SPARE_S = 2.0
 """How much longer the lease may be the earlier holder's."""
-REST_S = 0.5
-"""The same, while nothing is due soon."""
 CLAIM_S = 1.0
 """How often the first in line asks a holder to hand over."""
 STANDBYS = 2

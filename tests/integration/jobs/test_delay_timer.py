@@ -29,6 +29,7 @@ from tests.support.timers import (
     delay,
     ready_jobs,
     running_timer,
+    timer_beside,
     topology_of_timers,
     until_complete,
     until_ready,
@@ -194,11 +195,7 @@ async def test_two_timers_share_the_partitions_and_one_takes_all_when_the_other_
     with anyio.fail_after(WITHIN_S):
         async with running_timer(connection, publisher, name="first") as first:
             await until_complete(first.timer)
-            async with (
-                connect(server.url, name="second", namespace=connection.namespace) as other,
-                Publisher(other) as others_publisher,
-                running_timer(other, others_publisher, name="second") as second,
-            ):
+            async with timer_beside(server, connection, "second") as second:
                 while not second.timer.held or len(first.timer.held) + len(second.timer.held) < PARTITIONS:
                     await anyio.lowlevel.checkpoint()
                 assert not first.timer.held & second.timer.held
@@ -281,11 +278,7 @@ async def test_who_hands_a_partition_over_fires_what_is_due_until_the_other_one_
     with anyio.fail_after(WITHIN_S):
         async with running_timer(connection, publisher, name="first") as first:
             await until_complete(first.timer)
-            async with (
-                connect(server.url, name="second", namespace=connection.namespace) as link,
-                Publisher(link) as own,
-                running_timer(link, own, name="second") as second,
-            ):
+            async with timer_beside(server, connection, "second") as second:
                 while not second.timer._fired:
                     await anyio.lowlevel.checkpoint()
                 assert len(first.timer.held) == PARTITIONS
@@ -357,11 +350,7 @@ async def test_a_timer_that_knows_no_due_times_yet_is_not_handed_any(
 
             monkeypatch.setattr(DelayedJobs, "sweep", later)
             monkeypatch.setattr(SharedTimes, "get", nobody)
-            async with (
-                connect(server.url, name="newcomer", namespace=connection.namespace) as other,
-                Publisher(other) as others_publisher,
-                running_timer(other, others_publisher, name="newcomer") as second,
-            ):
+            async with timer_beside(server, connection, "newcomer") as second:
                 await delay(connection, publisher, "while it reads", now_ms() + 1_500)
                 await until_ready(connection, 1)
                 assert len(first.timer.held) == PARTITIONS
@@ -389,11 +378,7 @@ async def test_a_timer_that_starts_gets_the_due_times_from_another_and_reads_no_
 
             monkeypatch.setattr(DelayedJobs, "sweep", none)
             monkeypatch.setattr(shared_times, "A_REPLY", 3)
-            async with (
-                connect(server.url, name="newcomer", namespace=connection.namespace) as other,
-                Publisher(other) as others_publisher,
-                running_timer(other, others_publisher, name="newcomer") as second,
-            ):
+            async with timer_beside(server, connection, "newcomer") as second:
                 while len(second.timer._swept) < PARTITIONS or second.timer.known < 60:
                     await anyio.lowlevel.checkpoint()
                 assert {job.id for job in await until_ready(connection, 30)} == {f"soon {n}" for n in range(30)}

@@ -24,6 +24,7 @@ POINTS = {
     "needs": "cost.wanted",
     "cost": "cost.taken",
 }
+LEFT_UNTIL = {"left": "header:x-left", "reset": "header:X-Reset"}
 DETAIL = {"request": {"path": "/d", "params": {"keys": "{detail.keys}"}}, "key": "id"}
 
 
@@ -61,30 +62,10 @@ def test_a_file_without_a_table_of_its_own_reads_the_usual_headers() -> None:
         ({"used": "header:X-Calls"}, {"x_calls": "38/40"}, {"per_second": 2, "cost": 5}, ToldLimit(0, 1_500, None, 8)),
         ({"used": "header:X-Used", "most": "header:X-Of"}, {"x_used": "3", "x_of": "5"}, {}, ToldLimit(2, most=5)),
         ({"used": "header:X-Calls"}, {"x_calls": "32"}, {}, ToldLimit()),
-        (
-            {"left": "header:x-left", "reset": "header:X-Reset"},
-            {"x_left": "0", "x_reset": "2.5"},
-            {},
-            ToldLimit(0, 2_500),
-        ),
-        (
-            {"left": "header:x-left", "reset": "header:X-Reset"},
-            {"x_left": "0", "x_reset": "1763978407"},
-            {},
-            ToldLimit(0, 7_000),
-        ),
-        (
-            {"left": "header:x-left", "reset": "header:X-Reset"},
-            {"x_left": "0", "x_reset": "1763978407500"},
-            {},
-            ToldLimit(0, 7_500),
-        ),
-        (
-            {"left": "header:x-left", "reset": "header:X-Reset"},
-            {"x_left": "0", "x_reset": "2025-11-24T10:00:07Z"},
-            {},
-            ToldLimit(0, 7_000),
-        ),
+        (LEFT_UNTIL, {"x_left": "0", "x_reset": "2.5"}, {}, ToldLimit(0, 2_500)),
+        (LEFT_UNTIL, {"x_left": "0", "x_reset": "1763978407"}, {}, ToldLimit(0, 7_000)),
+        (LEFT_UNTIL, {"x_left": "0", "x_reset": "1763978407500"}, {}, ToldLimit(0, 7_500)),
+        (LEFT_UNTIL, {"x_left": "0", "x_reset": "2025-11-24T10:00:07Z"}, {}, ToldLimit(0, 7_000)),
         ({"left": "header:x-left", "reset": "header:r"}, {"x_left": "0", "r": "soon"}, {}, ToldLimit(0)),
         ({"left": "header:x-left", "reset": "header:r"}, {"x_left": "0", "r": "2025-99-24T10"}, {}, ToldLimit(0)),
         ({"restore": "header:x-rate"}, {"x_rate": "0.0167"}, {}, ToldLimit(per_s=0.0167)),
