@@ -125,6 +125,7 @@ class DelayTimer:
         self._has_horizon = False
         self._awaited_ms = math.inf
         self._at_once = 1.0
+        self._reading: list[Due] = []
         self._loaded: list[Shot] = []
         self._loaded_bytes = 0
         self._trips = RoundTrips()
@@ -225,13 +226,13 @@ class DelayTimer:
         return frozenset(left)
 
     def _known_after(self, n: int, last: Due | None, most: int) -> list[Due] | None:
-        """Return the jobs of a partition after one, for another timer. Those that were read ahead come first."""
-        if self._was_cut_off:
+        """Return the jobs of a partition after one, for another timer, with those that were read ahead or are being
+        read."""
+        if self._was_cut_off or (known := self._times.after(n, last, most)) is None:
             return None
-        known = self._times.after(n, last, most)
-        if known is None or last is not None:
-            return known
-        return [Due(shot.due_ms, shot.name) for shot in self._loaded if partition_of(shot.name) == n] + known
+        ahead = [*self._reading, *(Due(shot.due_ms, shot.name) for shot in self._loaded)]
+        known += [due for due in ahead if (last is None or due > last) and partition_of(due.name) == n]
+        return sorted(known)[:most]
 
     async def _follow_wanted(self) -> None:
         """Listen first, so that notices report what is stored during the sweep."""
@@ -319,7 +320,8 @@ class DelayTimer:
         """Read the next jobs and prepare them to be fired."""
         until_ms = self._clock.now_ms() + LEAD_MS
         dues = self._times.take(until_ms, most, self._fired)
-        in_time = [due.name for due in dues if self._is_in_time(due)]
+        self._reading = [due for due in dues if self._is_in_time(due)]
+        in_time = [due.name for due in self._reading]
         self._leave(len(dues) - len(in_time))
         began_s = monotonic_s()
         try:
@@ -329,8 +331,10 @@ class DelayTimer:
         except StreamError as error:
             self._log_trouble("timer.not_read", error)
             self._leave(len(in_time))
+            self._reading = []
             await anyio.sleep(REST_S)
             return
+        self._reading = []
         self._times.add((job.due_ms, job.name) for job in jobs if job.due_ms > until_ms)  # a later job has replaced it
         for job in jobs:
             if job.due_ms <= until_ms:

@@ -384,6 +384,36 @@ async def test_a_timer_that_starts_gets_the_due_times_from_another_and_reads_no_
                 assert {job.id for job in await until_ready(connection, 30)} == {f"soon {n}" for n in range(30)}
 
 
+async def test_a_timer_that_starts_hears_of_what_another_is_reading(
+    server: EmbeddedServer, connection: Connection, publisher: Publisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It hears of that only by the other's replies: it does not read the stream."""
+    read, may_read, is_reading = DelayedJobs.read, anyio.Event(), anyio.Event()
+
+    async def later(self: DelayedJobs, names: Any) -> Any:
+        is_reading.set()
+        await may_read.wait()
+        return await read(self, names)
+
+    async def none(self: DelayedJobs, take: Callable[..., object], **more: Any) -> int:
+        raise AssertionError("it reads the stream")
+
+    with anyio.fail_after(WITHIN_S):
+        async with running_timer(connection, publisher, name="first") as first:
+            await until_complete(first.timer)
+            monkeypatch.setattr(DelayedJobs, "read", later)
+            monkeypatch.setattr(DelayedJobs, "sweep", none)
+            await delay(connection, publisher, "job", now_ms() + 1_000)
+            await is_reading.wait()
+            async with timer_beside(server, connection, "newcomer") as second:
+                while len(second.timer._swept) < PARTITIONS:
+                    await anyio.lowlevel.checkpoint()
+                heard = [due.name for n in range(PARTITIONS) for due in second.timer._known_after(n, None, 10) or ()]
+                assert len(heard) == 1
+                may_read.set()
+                await until_ready(connection, 1)
+
+
 async def test_a_request_for_due_times_that_is_none_does_no_harm(connection: Connection, publisher: Publisher) -> None:
     with anyio.fail_after(WITHIN_S):
         async with running_timer(connection, publisher) as firer:
