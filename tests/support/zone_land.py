@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
+from typing import TypeVar
 
 import anyio
 from anyio import fail_after
@@ -23,6 +24,8 @@ from tests.support.server import topology_for
 from tests.support.zone_rows import make
 
 WITHIN_S = 60.0
+
+Seen = TypeVar("Seen")
 
 
 class Land:
@@ -85,8 +88,8 @@ class Land:
         return await self.until(lambda: self.handled(job), lambda found: len(found) >= self._count, within_s)
 
     async def until(
-        self, look: Callable[[], Counter[int]], is_enough: Callable[[Counter[int]], bool], within_s: float = WITHIN_S
-    ) -> Counter[int]:
+        self, look: Callable[[], Seen], is_enough: Callable[[Seen], bool], within_s: float = WITHIN_S
+    ) -> Seen:
         with fail_after(within_s):
             while not is_enough(found := look()):  # noqa: ASYNC110 # a file tells nobody that it changed
                 await anyio.sleep(0.05)

@@ -277,9 +277,10 @@ async def test_a_consumer_that_may_hand_out_no_more_keeps_them_waiting(
 
 
 async def test_the_first_of_many_that_wait_for_one_gets_it_with_a_bound_of_bytes(
-    stream: str, pulls: PullOnce, publisher: Publisher
+    stream: str, pulls: PullOnce, publisher: Publisher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A request for one message is completed by its first: nothing has come before its last status."""
+    monkeypatch.setattr("streams.pull_once.PIECE_S", 30.0)  # no request ends by its time
     got: list[Delivery] = []
 
     async def wait() -> None:

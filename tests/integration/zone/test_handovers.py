@@ -48,7 +48,8 @@ async def test_an_owner_that_stood_still_past_its_lease_has_its_save_refused(lan
         await second.logged("node.ready")
         await first.logged("node.ready")
         await land.zones.apply(map=TWO)
-        await land.until(lambda: land.handled("long"), lambda found: max(found, default=0) > BATCH)
+        second_batch = range(BATCH + 1, 2 * BATCH + 1)
+        await land.until(lambda: land.by("long", second_batch), lambda zones: "a" in zones)
         async with land.node("x1", successor) as other:
             await other.logged("node.ready")
             await land.all_handled("long")
