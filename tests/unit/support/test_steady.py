@@ -1,0 +1,51 @@
+"""A test that fails beside others counts as passed if it passes five times alone, and as failed otherwise."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+COUNTING = """
+from pathlib import Path
+
+def counted():
+    runs = Path("runs")
+    runs.write_text(runs.read_text() + "." if runs.exists() else ".")
+    return len(runs.read_text())
+"""
+
+
+@pytest.mark.parametrize(
+    ("tests", "code", "runs"),
+    [
+        pytest.param("def test_one():\n    assert counted() > 1", 0, 6, id="the first time only"),
+        pytest.param("def test_one():\n    assert counted() not in (1, 4)", 1, 4, id="now and then"),
+        pytest.param("def test_one():\n    assert counted() < 1", 1, 2, id="each time"),
+        pytest.param("def test_one():\n    assert counted()", 0, 1, id="never"),
+        pytest.param(
+            "import pytest\n@pytest.mark.parametrize('n', range(6))\ndef test_one(n):\n    assert counted() > 6",
+            1,
+            6,
+            id="too many at once",
+        ),
+        pytest.param("counted()\nimport no_such_module", 2, 1, id="no test at all"),
+    ],
+)
+def test_what_failed_runs_again_alone(tmp_path: Path, tests: str, code: int, runs: int) -> None:
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    (tmp_path / "test_it.py").write_text(f"{COUNTING}\n{tests}\n")
+    ended = subprocess.run(
+        [sys.executable, "-m", "tests.support.steady", "-q"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "PYTEST_ADDOPTS": ""},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (ended.returncode, len((tmp_path / "runs").read_text())) == (code, runs), ended.stdout
+    is_unsteady = runs > 1 and code == 0
+    assert ("Not steady" in ended.stdout) == is_unsteady
+    assert ended.stdout.endswith("test_it.py::test_one\n") == is_unsteady
