@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import anyio
 from aiohttp import web
 
@@ -17,36 +15,58 @@ from tests.support.engine import Node, a_mall, adapter_table, ledger_when, runni
 from tests.support.manners import SHOP, add_manner
 
 STORM = 1_000
+FEW = 50
+"""Requests: more than two looks of four slices take, and far fewer than a look for each hint would."""
 
 
-async def after_look(node: Node, before_ms: int) -> int:
-    """Return when the look after `before_ms` began, once it is over."""
+async def look_begun(node: Node, after_ms: int = 0) -> int:
+    """Return when the first look after `after_ms` began, once it has begun."""
 
-    def is_over(ledger: Ledger) -> bool:
-        is_begun = ledger.hints is not None and ledger.hints.began_ms > before_ms and not ledger.hints.reading
-        return is_begun and not any(held.is_look for held in ledger.open)
+    def is_begun(ledger: Ledger) -> bool:
+        return ledger.hints is not None and ledger.hints.began_ms > after_ms
 
-    ledger = await ledger_when(node.engine, SHOP, is_over)
+    ledger = await ledger_when(node.engine, SHOP, is_begun, within_s=60)
     assert ledger.hints is not None
     return ledger.hints.began_ms
+
+
+def is_at_rest(ledger: Ledger) -> bool:
+    """Return whether no look is open, and none waits."""
+    hints = ledger.hints
+    is_idle = hints is not None and not hints.reading and not hints.waiting
+    return is_idle and not any(held.is_look for held in ledger.open)
 
 
 async def test_a_storm_of_hints_is_two_looks_and_each_brings_what_is_new(
     connection: Connection, publisher: Publisher
 ) -> None:
-    """The source settles for ten minutes. So without a hint nothing is read here."""
+    """The source settles for ten minutes. So without a hint nothing is read here. The storm comes while the first look
+    waits for the platform, so it may take its time. Slices of one look may both list an order at their seam, and a
+    slice may be read twice. So one look may publish an order twice. The next look does not publish it again."""
     shown: list[dict[str, object]] = []
-    requests = 0
+    requests, was_asked, is_over = 0, anyio.Event(), anyio.Event()
 
     async def answer(request: web.Request) -> web.StreamResponse | None:
         nonlocal requests
         requests += 1
         from_ms, to_ms = int(request.query["from"]), int(request.query["to"])
         rows = [row for row in shown if from_ms <= int(str(row["modified_ms"])) < to_ms]
+        was_asked.set()
+        await is_over.wait()
         return web.json_response({"orders": rows, "total": len(rows), "server_time_ms": SYSTEM.now_ms()})
 
     async with a_mall(ago_ms=120_000, gate=answer) as mall, running_node(connection, publisher) as node:
-        await add_manner(connection, publisher, mall, adapter_table(), slice="60s", settle="10m")
+        await add_manner(
+            connection,
+            publisher,
+            mall,
+            adapter_table(),
+            slice="60s",
+            settle="10m",
+            request_timeout="2m",
+            timeout="4m",
+            stale_after="10m",
+        )
         desk = LookDesk(node.engine.ledgers, node.engine.sources, node.settings, SYSTEM)
         with anyio.fail_after(30):
             while SHOP not in node.engine.sources:
@@ -55,11 +75,8 @@ async def test_a_storm_of_hints_is_two_looks_and_each_brings_what_is_new(
         shown.append({"id": "tea1", "version": 1, "modified_ms": SYSTEM.now_ms() - 100})
         view = await desk.look(SHOP)
         assert (view.is_new, view.end_ms) == (True, None)
-        looked_ms = await after_look(node, 0)
-        assert [order.order_key for order in await stored_orders(connection)] == ["tea1"]
-        of_one_look = requests
-        shown.append({"id": "tea2", "version": 1, "modified_ms": SYSTEM.now_ms() - 100})
-        began_ms, views = SYSTEM.now_ms(), list[LookView]()
+        await was_asked.wait()
+        looked_ms, views = await look_begun(node), list[LookView]()
 
         async def hint() -> None:
             views.append(await desk.look(SHOP))
@@ -68,13 +85,16 @@ async def test_a_storm_of_hints_is_two_looks_and_each_brings_what_is_new(
             for _ in range(STORM):
                 tasks.start_soon(hint)
         assert sum(view.is_new for view in views) == 1
-        assert {view.due_ms for view in views} == {looked_ms + EVERY_MS}
-        assert SYSTEM.now_ms() - began_ms < EVERY_MS
-        assert requests == of_one_look
-        assert await after_look(node, looked_ms) >= looked_ms + EVERY_MS
-        assert requests <= 2 * of_one_look
-        stored = [json.loads(bytes(order.body))["id"] for order in await stored_orders(connection)]
-        last = node.engine.ledgers.peek(SHOP)
-    assert stored == ["tea1", "tea2"]
-    assert last is not None
+        assert all(view.due_ms >= looked_ms + EVERY_MS for view in views)
+        shown.append({"id": "tea2", "version": 1, "modified_ms": looked_ms + 1_000})
+        is_over.set()
+        again_ms = await look_begun(node, looked_ms)
+        assert again_ms >= looked_ms + EVERY_MS
+        last = await ledger_when(node.engine, SHOP, is_at_rest, within_s=60)
+        assert last.hints is not None
+        assert last.hints.began_ms == again_ms
+        stored = await stored_orders(connection)
+    assert requests < FEW
+    assert {order.order_key for order in stored if order.fetched_ms < again_ms} == {"tea1"}
+    assert {order.order_key for order in stored if order.fetched_ms >= again_ms} == {"tea2"}
     assert (last.frontier_ms, last.watermark_ms, last.holes) == (first.frontier_ms, first.watermark_ms, ())
