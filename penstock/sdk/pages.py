@@ -34,10 +34,10 @@ async def all_pages(
 ) -> list[_P]:
     """Return all pages of a list behind `after`, or those with the first `limit` lines. `length`: what the service
     calls the length of a page. What is not needed is not asked for, so that a node of an earlier version understands
-    the request."""
+    the request. A limit below 1 is refused by the service."""
     pages: list[_P] = []
     left = limit
-    while left is None or left > 0:
+    while True:
         ask = {**asked, **({"after": after} if after else {})}
         if left is not None:
             ask[length] = min(MOST_LINES, left)
@@ -45,9 +45,8 @@ async def all_pages(
         pages.append(page)
         left = None if left is None else left - len(lines(page))
         after = page.next
-        if not after:
-            break
-    return pages
+        if not after or (left is not None and left <= 0):
+            return pages
 
 
 async def all_lines(

@@ -88,6 +88,9 @@ async def test_a_rate_is_listed_with_its_nodes_and_a_change_acts_at_once(town: T
         assert [(each.kind, each.name, each.rate) for each in (await town.rates.list()).rates] == [
             ("topic", "mail", RATE)
         ]
+        for refused in (town.rates.list, town.jobs.topics):
+            with pytest.raises(NotAccepted, match="limit"):
+                await refused(limit=0)
         assert (view.governor in ("n1", "n2"), view.answered, view.asked, view.silent) == (True, 2, 2, [])
         assert sum(node.share for node in only(view).nodes) <= RATE
         assert all(node.is_waiting for node in only(view).nodes)
