@@ -22,7 +22,7 @@ from tests.support.command import plain_environment
 from tests.support.processes import free_ports
 from tests.support.server import Reachable, fresh_namespace, topology_for
 
-WITHIN_S = 60.0
+WITHIN_S = 90.0
 UNSERVED = "unserved"
 """A task whose application does not run: its instances go on for ever, until somebody cancels them."""
 CALLBACKS = {

@@ -22,6 +22,7 @@ Process = Forked | anyio.abc.Process
 WITHIN_S = 90.0
 LAST = 200
 """Lines of a node's log that are shown if a test fails."""
+STOOD_STILL = ("job_worker.loop_blocked", "job_worker.lost_hold", "node.was_blocked")
 
 
 def plain_environment(**more: str) -> dict[str, str]:
@@ -113,6 +114,11 @@ class Running:
                     raise AssertionError(f"ended without {event} {facts}:\n{self.lines}\n{self.text}")
                 await self._news.wait()
         return line
+
+    def stood_still(self) -> bool:
+        """Return whether it says that it stood still, or lost its hold over jobs. A busy machine may do that to it, and
+        then something may run twice (docs/guarantees.md, 9a)."""
+        return any(line["event"] in STOOD_STILL for line in self.lines)
 
     def tell(self) -> None:
         """Print the end of the log. It is shown if the test fails."""

@@ -19,6 +19,7 @@ from streams.topology import apply
 from tests.support.proxy import Proxy, proxy
 from tests.support.server import Reachable, topology_for
 
+WITHIN_S = 90.0
 TINY_S = 1e-6
 """What seconds in milliseconds and back may be wrong by."""
 
@@ -65,13 +66,13 @@ class FlowHand:
     def between(self, from_s: float, to_s: float) -> int:
         return sum(from_s <= at_s < to_s for at_s in self.began)
 
-    async def has_begun(self, count: int, within_s: float = 30.0) -> None:
+    async def has_begun(self, count: int, within_s: float = WITHIN_S) -> None:
         """Wait until it has begun so many."""
         with anyio.fail_after(within_s):
             while len(self.began) < count:
                 await self._more.wait()
 
-    async def begins(self, count: int, within_s: float = 30.0) -> None:
+    async def begins(self, count: int, within_s: float = WITHIN_S) -> None:
         """Wait until it has begun so many more."""
         await self.has_begun(len(self.began) + count, within_s)
 
@@ -114,15 +115,15 @@ class FlowTown:
             found.append(hand)
             tasks.cancel_scope.cancel()
 
-        with anyio.fail_after(30):
+        with anyio.fail_after(WITHIN_S):
             async with anyio.create_task_group() as tasks:
                 for hand in self.hands:
                     tasks.start_soon(wait, hand)
         return found[0]
 
-    def fullest(self) -> int:
+    def fullest(self, since_s: float = 0.0) -> int:
         """Return how many they began together in the fullest second."""
-        began = sorted(at_s for hand in self.hands for at_s in hand.began)
+        began = sorted(at_s for hand in self.hands for at_s in hand.began if at_s >= since_s)
         return max(bisect.bisect_left(began, at_s + 1.0 - TINY_S) - place for place, at_s in enumerate(began))
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import bisect
 import sqlite3
 from collections import Counter
-from collections.abc import Callable, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import anyio
@@ -25,6 +25,8 @@ from tests.support.flow_app import make
 from tests.support.server import Reachable
 
 WITHIN_S = 90.0
+IN_HAND = 500
+"""What one node has in its hands at most."""
 
 
 class Bank:
@@ -32,7 +34,7 @@ class Bank:
 
     def __init__(self, server: Reachable, connection: Connection, folder: Path) -> None:
         self.connection = connection
-        self.nodes: dict[str, Running] = {}
+        self._nodes: list[Running] = []
         self._server = server
         self._path = folder / "bank.db"
         self.tables = 0
@@ -41,9 +43,16 @@ class Bank:
         self.tables = tables
         make(str(self._path), tables, rows)
 
-    def node(
+    def fill(self, rows: int) -> None:
+        """Have so many rows in each table, which has none."""
+        with sqlite3.connect(self._path, timeout=30) as db:
+            for number in range(self.tables):
+                db.executemany(f"INSERT INTO prizes_{number} VALUES (?, 0)", [(key,) for key in range(rows)])
+
+    @asynccontextmanager
+    async def node(
         self, name: str, *arguments: str, url: str = "", off_ms: int = 0, **environment: str
-    ) -> AbstractAsyncContextManager[Running]:
+    ) -> AsyncIterator[Running]:
         """Run a node until the block ends. `url`: where it reaches the server. `off_ms`: by how much its clock is
         wrong."""
         where = ("--nats", url or self._server.url, "--name", name, "--sink", "none", "--log-level", "info")
@@ -56,12 +65,21 @@ class Bank:
         }
         how = ("-m", "tests.support.odd_node", str(off_ms), "up") if off_ms else ("-m", "penstock", "up")
         app = () if "--app" in arguments else ("--app", "tests.support.flow_app")
-        return node(*where, *app, *arguments, command=how, environment={**named, **environment})
+        async with node(*where, *app, *arguments, command=how, environment={**named, **environment}) as running:
+            self._nodes.append(running)
+            yield running
 
     def ran(self) -> Counter[tuple[str, int]]:
         """Return how often each row was executed."""
         with sqlite3.connect(self._path) as db:
             return Counter(db.execute("SELECT shard, key FROM runs"))
+
+    def has_run_each_once(self) -> bool:
+        """Return whether each row was executed once. A node that stood still may have repeated what it had in its
+        hands."""
+        ran = self.ran()
+        stood_still = any(node.stood_still() for node in self._nodes)
+        return sum(ran.values()) - len(ran) <= (IN_HAND if stood_still else 0)
 
     def began(self, *, pid: int = 0) -> list[float]:
         """Return when rows were executed, in order, by the machine's monotonic clock. `pid`: by this process alone."""

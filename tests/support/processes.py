@@ -196,11 +196,11 @@ def urls_of(servers: list[ServerProcess]) -> str:
 
 async def wait_until_ready(urls: str, credentials: Credentials | None = None) -> None:
     """Return once JetStream answers, which in a cluster means that it has a leader."""
-    with anyio.fail_after(30):
-        async with connect(urls, name="test", credentials=credentials, connect_timeout_s=30) as connection:
+    with anyio.fail_after(90):
+        async with connect(urls, name="test", credentials=credentials, connect_timeout_s=90) as connection:
             while True:
                 try:
-                    await connection.api("INFO", timeout_s=1.0)
+                    await connection.api("INFO", timeout_s=3.0)
                     return
                 except StreamError:
                     await anyio.sleep(0.05)

@@ -7,15 +7,32 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import anyio
+import pytest
 
+from actors.flow import governor
 from actors.flow.governor import Governor
+from actors.flow.rules import slots
+from actors.flow.rules.slots import Slotting
 from actors.jobs.worker.job import Job
+from actors.runtime.rules import slots_held
 from streams.bucket import Bucket
 from streams.specs import Topology
 from streams.topology import apply
 from tests.support.job_workers import Log
 from tests.support.jobs import Jobs
 from tests.support.server import topology_for
+
+LONG_S = 60
+
+
+def make_slots_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slots and the lease of their governor last long: a busy machine that is late to renew them ends no call."""
+    for rules in (slots, slots_held):
+        monkeypatch.setattr(rules, "LIFE_S", float(LONG_S))
+    for lease in ("LEASE_TTL_S", "IDLE_TTL_S"):
+        monkeypatch.setattr(governor, lease, LONG_S)
+    # a new governor gives nothing while slots of an earlier one may last
+    monkeypatch.setattr(governor, "Slotting", lambda token, since_s: Slotting(token, since_s - 2 * LONG_S))
 
 
 @asynccontextmanager

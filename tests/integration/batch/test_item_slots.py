@@ -14,6 +14,7 @@ from actors.batch.views import ItemShown
 from streams.batch_messages import Counts
 from streams.connection import Connection
 from tests.support.batches import LONG_S, Plant, plant
+from tests.support.slots import make_slots_last
 
 pytestmark = pytest.mark.asyncio(loop_factories=["asyncio"])
 
@@ -52,8 +53,9 @@ seen = Seen()
 
 
 @pytest.fixture(autouse=True)
-def fresh() -> None:
+def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
     seen.__init__()  # type: ignore[misc] # the tasks hold the object
+    make_slots_last(monkeypatch)
 
 
 class _Keyed:

@@ -34,8 +34,8 @@ async def bank(server: EmbeddedServer, connection: Connection, tmp_path: Path) -
 async def test_every_row_is_executed_once_on_two_nodes(bank: Bank) -> None:
     bank.make(tables=7, rows=300)
     async with bank.node("n1"), bank.node("n2"):
-        ran = await bank.until(lambda ran: len(ran) == 2_100)
-        assert set(ran.values()) == {1}
+        await bank.until(lambda ran: len(ran) == 2_100)
+        assert bank.has_run_each_once()
         with fail_after(WITHIN_S):  # a round is noted after its rows were loaded, and they may have run by then
             rounds = (await bank.progress()).rounds
             while sum(each.new for each in rounds) < 2_100 - 300:
@@ -77,21 +77,24 @@ async def test_a_node_that_stands_still_keeps_no_shard_from_the_others(bank: Ban
         await bank.until(lambda ran: len(ran) > 300)
         second.process.send_signal(signal.SIGSTOP)
         stopped_ms = now_ms()
-        with fail_after(WITHIN_S):
-            while not (rounds := await later(stopped_ms + 1_000)):  # noqa: ASYNC110 # a record is read now and then
+        with fail_after(WITHIN_S):  # the first one, unless the other node is late on a busy machine
+            while not any(  # noqa: ASYNC110 # a record is read now and then
+                one.silent <= 20 and one.new >= 0.9 * one.asked > 0 for one in await later(stopped_ms + 1_000)
+            ):
                 await anyio.sleep(0.05)
         second.process.send_signal(signal.SIGCONT)
-    assert rounds[0].silent <= 20
-    assert rounds[0].new >= 0.9 * rounds[0].asked > 0
 
 
 async def test_no_key_of_a_flow_has_more_calls_at_once_than_slots_over_two_nodes(bank: Bank) -> None:
-    bank.make(tables=1, rows=120)
-    async with bank.node("n1", FLOW_SLOTS="1"), bank.node("n2", FLOW_SLOTS="1"):
-        calls = await bank.calls(120)
+    bank.make(tables=1, rows=0)
+    async with bank.node("n1", FLOW_SLOTS="1") as first, bank.node("n2", FLOW_SLOTS="1") as second:
+        await first.logged("node.ready")
+        await second.logged("node.ready")
+        bank.fill(rows=200)
+        calls = await bank.calls(200)
     for side in ("side-0", "side-1"):
         ours = sorted((began_s, ended_s) for one, began_s, ended_s, _ in calls if one == side)
-        assert len(ours) == 60
+        assert len(ours) == 100
         assert all(ended_s <= began_s for (_, ended_s), (began_s, _) in pairwise(ours))
     assert len({pid for *_, pid in calls}) == 2
 
@@ -174,8 +177,8 @@ async def test_a_loader_slower_than_the_interval_goes_on_in_the_next_round(bank:
     async with bank.node("n1", FLOW_RATE="100", FLOW_LOAD_S="1.4"):
         await bank.until(lambda ran: len(ran) == 450)
     began = bank.began()
-    assert began[-1] - began[0] < 15
-    assert set(bank.ran().values()) == {1}
+    assert began[-1] - began[0] < 20
+    assert bank.has_run_each_once()
 
 
 async def test_only_the_tables_of_a_living_group_are_loaded(bank: Bank) -> None:

@@ -6,12 +6,18 @@ import anyio
 import pytest
 
 from actors.jobs.obstacles import Obstacles
-from streams.clock import SYSTEM, monotonic_s
+from actors.runtime.rules import slots_held
+from streams.clock import SYSTEM
 from tests.support.job_workers import handler, until_gone, working
 from tests.support.jobs import Jobs
-from tests.support.slots import KeyedCalls, governed
+from tests.support.slots import KeyedCalls, governed, make_slots_last
 
 BY_M = {"slots": 2, "slot_key": "m"}
+
+
+@pytest.fixture(autouse=True)
+def slots_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    make_slots_last(monkeypatch)
 
 
 async def add(jobs: Jobs, key: object, *ids: str, **more: object) -> None:
@@ -53,19 +59,15 @@ async def test_jobs_of_a_full_key_do_not_stand_in_the_way_of_other_keys(jobs: Jo
     for n in range(100):
         await jobs.add(f"b{n}", body={"m": f"b{n}"})
     async with governed(jobs):
-        began_s = monotonic_s()
         async with working(jobs, handler(calls.handle, concurrency=200), settings={**BY_M, "slots": 1}) as work:
-            await calls.log.until(lambda log: log.count("begun b") == 100)
-            took_s = monotonic_s() - began_s
-            # A call may be cancelled and begun anew, when a busy machine lets its slot's lease run out.
-            await calls.log.until(lambda log: log.count("begun a") - log.count("cancelled a") == 1)
-            with anyio.fail_after(30):
+            await calls.log.until(lambda log: log.count("begun b") == 100, within_s=120)
+            await calls.log.until(lambda log: log.count("begun a") == 1)
+            with anyio.fail_after(120):
                 while (counts := await jobs.store.count("mail")).ready + counts.delayed < 10_100:
                     await jobs.connection.flush()
             calls.release.set()
             await calls.log.until(lambda log: log.count("ended a") >= 2)
             work.stop()
-    assert took_s < 20
     assert calls.most["a"] == 1
 
 
@@ -86,7 +88,7 @@ async def test_a_newcomer_to_a_full_key_is_dropped_and_that_is_written_down(jobs
             await add(jobs, "a", "3")
             await calls.log.has("begun 3 1")
             labels = {"topic": "mail", "outcome": "dropped"}
-            with anyio.fail_after(10):
+            with anyio.fail_after(30):
                 while work.measures.registry.get_sample_value("penstock_jobs_handled_total", labels) != 1:
                     await jobs.connection.flush()
 
@@ -143,15 +145,20 @@ async def test_a_job_without_the_field_counts_under_the_empty_key(jobs: Jobs) ->
             await calls.log.has("begun 2 1")
 
 
-async def test_a_call_whose_slot_is_not_renewed_is_cancelled_and_its_job_runs_again(jobs: Jobs) -> None:
+async def test_a_call_whose_slot_is_not_renewed_is_cancelled_and_its_job_runs_again(
+    jobs: Jobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slots_held, "LIFE_S", 1.5)
     calls = KeyedCalls()
     async with working(jobs, handler(calls.handle), settings=BY_M):
         async with governed(jobs):
             await add(jobs, "a", "1")
             await calls.log.has("begun 1 1")
-        await calls.log.has("cancelled 1 True")  # nobody governs any more
+        # Nobody governs any more. A late machine may have cancelled it before, too.
+        await calls.log.until(lambda log: log.count("begun 1 1") == log.count("cancelled 1 True"))
+        begun = calls.log.count("begun 1 1")
         async with governed(jobs):
-            await calls.log.until(lambda log: log.count("begun 1 1") == 2)
+            await calls.log.until(lambda log: log.count("begun 1 1") > begun)
             calls.release.set()
             await calls.log.has("ended 1")
 

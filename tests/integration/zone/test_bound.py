@@ -27,7 +27,6 @@ from tests.support.zone_land import WITHIN_S, Land
 
 pytestmark = pytest.mark.asyncio(loop_factories=["asyncio"])
 
-STOOD_STILL = ("job_worker.loop_blocked", "job_worker.lost_hold", "node.was_blocked")
 LATE_S = 30.0
 """The server knows the add of a row for twice as long."""
 TWO = {"shards": 10, "zones": {"a": "0-4", "b": "5-9"}, "drain": "60s"}
@@ -69,7 +68,7 @@ class Ground:
 
     def stood_still(self) -> bool:
         """Return whether a node has said that it stood still, or lost its hold over jobs."""
-        return any(line["event"] in STOOD_STILL for node in self.nodes for line in node.lines)
+        return any(node.stood_still() for node in self.nodes)
 
     async def all_worked(self, kind: str, count: int) -> dict[str, Worked]:
         """Wait until so many pieces are done."""
