@@ -45,14 +45,14 @@ async def governed(jobs: Jobs) -> AsyncIterator[Governor]:
     governor = Governor(node="g", connection=connection, leases=leases, rate_of=lambda _key: None, stop=anyio.Event())
     async with anyio.create_task_group() as tasks:
         await tasks.start(governor.run)
-        tasks.start_soon(_stand_again, governor)
+        tasks.start_soon(stand_again, governor)
         with anyio.fail_after(20):
             await governor.elected.wait()
         yield governor
         tasks.cancel_scope.cancel()
 
 
-async def _stand_again(governor: Governor) -> None:
+async def stand_again(governor: Governor) -> None:
     """Have it elected again when it has lost its lease, as a node does whose requests nobody answers."""
     while True:
         governor.missing()

@@ -159,7 +159,7 @@ class Country:
 
         return (await change_map(self._routing, change)).epoch
 
-    async def has(self, zone: str, shards: Collection[int], within_s: float = 15.0) -> None:
+    async def has(self, zone: str, shards: Collection[int], within_s: float = 60.0) -> None:
         """Wait until the runs of a zone may have exactly these shards."""
         wanted = {str(shard) for shard in shards}
 
@@ -201,7 +201,7 @@ def _own(connection: Connection) -> Topology:
     )
 
 
-async def until(condition: Callable[[], Awaitable[bool]], within_s: float = 15.0) -> None:
+async def until(condition: Callable[[], Awaitable[bool]], within_s: float = 60.0) -> None:
     """Wait for a condition."""
     with anyio.fail_after(within_s):
         while True:

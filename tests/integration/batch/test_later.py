@@ -39,13 +39,14 @@ async def ended(plant: Plant, instance_id: str) -> tuple[str, str]:
 
 async def test_a_batch_begins_at_its_time(connection: Connection) -> None:
     async with plant(connection, [TASK]) as node:
-        made = await node.submit(TASK, [True], delay_ms=1_500)
+        asked_ms = now_ms()
+        made = await node.submit(TASK, [True], delay_ms=5_000)
         due_ms = made.due_ms
-        assert abs(due_ms - now_ms() - 1_500) < 1_000
+        assert asked_ms + 4_000 < due_ms < now_ms() + 6_000
         why = await node.desk.why(made.instance_id)
         assert (why.code, why.until_ms, made.waits.startswith("begins at ")) == ("due", due_ms, True)
         view = await node.until(made.instance_id, "done")
-        assert due_ms <= view.started_ms < due_ms + 1_000
+        assert due_ms <= view.started_ms < due_ms + 20_000
         at_once = await node.run(TASK, [True], due_ms=1)
         assert at_once.state == "done"
 

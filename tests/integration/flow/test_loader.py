@@ -193,17 +193,17 @@ async def test_a_load_that_hangs_takes_one_thread_and_its_own_shard_alone(connec
         nonlocal begun
         if shard == "broken":
             begun += 1
-            may_end.wait(20)
+            may_end.wait(60)
         return [(shard, 1)]
 
-    async with asking(connection, load, load_timeout_ms=200) as ask:
-        assert (await ask(shard="broken")).error == "`load` took more than 200 ms"
+    async with asking(connection, load, load_timeout_ms=2_000) as ask:
+        assert (await ask(shard="broken")).error == "`load` took more than 2000 ms"
         for _ in range(5):
             assert "the last call ran out of time and runs on" in (await ask(shard="broken")).error
             assert (await ask(shard="sound")).error == ""
         assert begun == 1
         may_end.set()
-        with anyio.fail_after(10):
+        with anyio.fail_after(60):
             while (await ask(shard="broken")).error:
                 pass
     assert begun == 2

@@ -37,7 +37,7 @@ from tests.support.timers import (
 
 pytestmark = pytest.mark.timeout(300)
 
-WITHIN_S = 40
+WITHIN_S = 90
 HOUR_MS = 3_600_000
 
 
@@ -99,7 +99,7 @@ async def test_a_job_that_was_cancelled_does_not_become_ready_and_one_replaced_d
     with anyio.fail_after(WITHIN_S):
         async with running_timer(connection, publisher) as firer:
             await until_complete(firer.timer)
-            soon_ms = now_ms() + 3_000
+            soon_ms = now_ms() + 6_000
             await delay(connection, publisher, "cancelled", soon_ms)
             seqs = {name: await delay(connection, publisher, name, soon_ms) for name in ("later", "never")}
             sooner = await delay(connection, publisher, "sooner", soon_ms + HOUR_MS)
@@ -126,7 +126,7 @@ async def test_a_store_and_a_timer_understand_each_other(connection: Connection,
                 JobRecord(
                     topic="mail",
                     id=f"größe {n}",
-                    due_ms=clock.now_ms() + 1_000 + 3 * n,
+                    due_ms=clock.now_ms() + 5_000 + 3 * n,
                     added_ms=clock.now_ms(),
                     ttr_ms=60_000,
                     most_attempts=10,
@@ -165,11 +165,11 @@ async def test_after_a_slow_moment_jobs_are_fired_again_at_once(connection: Conn
             start_ms = now_ms() + 1_500
             for n in range(60):
                 due_ms = start_ms + 10 * n
-                await delay(connection, publisher, f"after {n}", due_ms, server_ms=due_ms + 90)
+                await delay(connection, publisher, f"after {n}", due_ms, server_ms=due_ms + 900)
             while now_ms() < start_ms:
                 await anyio.lowlevel.checkpoint()
             for _ in range(FEW):
-                firer.timer._trips.took(200.0, monotonic_s() * 1000)
+                firer.timer._trips.took(2_000.0, monotonic_s() * 1000)
             await until_ready(connection, 60)
             while len(firer.heard.late_s) + firer.heard.left < 60:
                 await anyio.lowlevel.checkpoint()
@@ -230,7 +230,7 @@ async def test_the_jobs_of_a_killed_timer_are_taken_over_within_five_seconds(
                     (ready,) = await until_ready(connection, 1)
                     assert heir.heard.left == 0
                     assert ready.stored_ms >= ready.due_ms
-    assert took_s < 5 + 10  # five, and what a busy machine adds
+    assert took_s < 5 + 20  # five, and what a busy machine adds
 
 
 async def test_the_next_in_line_fires_for_a_holder_whose_link_is_gone(

@@ -130,7 +130,7 @@ async def test_a_store_that_could_not_be_written_works_again_by_itself(disk: Pat
         await running.logged("store.troubled", kind="store_failed")
         status, told = await door.ask("/ready")
         assert (status, "failed" in told["detail"]) == (503, True)
-        with anyio.fail_after(5):
+        with anyio.fail_after(25):
             status, told = await door.ask(JOBS, {"id": "new"})
         assert (status, told["code"]) == (503, "unavailable")
         assert "nothing was done" in told["detail"]
@@ -203,7 +203,7 @@ async def test_where_jobs_cannot_be_written_what_settles_them_is_refused_at_once
             tasks.start_soon(door.ask, f"{JOBS}/{others[0]}", None, "DELETE")
             await running.logged("store.troubled", kind="store_failed")
             tasks.cancel_scope.cancel()
-        with anyio.fail_after(10):
+        with anyio.fail_after(25):
             finished = await door.ask("/v1/receipts/finish", {"receipts": [held["receipt"]]})
             deleted = await door.ask(f"{JOBS}/{others[1]}", method="DELETE")
             reserved = await door.ask(RESERVE, {"most": 1})

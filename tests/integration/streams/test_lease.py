@@ -35,7 +35,7 @@ async def test_one_of_two_contenders_holds_it(leases: Bucket[bytes]) -> None:
     got: list[Lease | None] = []
 
     async def contend(holder: str) -> None:
-        got.append(await acquire(leases, "k", holder, ttl_s=5))
+        got.append(await acquire(leases, "k", holder, ttl_s=60))
 
     with fail_after(20):
         async with create_task_group() as tasks:
@@ -51,7 +51,7 @@ async def test_one_of_two_contenders_holds_it(leases: Bucket[bytes]) -> None:
 
 
 async def test_the_token_stays_over_renewals_and_rises_with_each_holder(leases: Bucket[bytes]) -> None:
-    first = await held(leases, "a", 5)
+    first = await held(leases, "a", 60)
     token = first.token
     for _ in range(3):
         await first.renew()
@@ -59,7 +59,7 @@ async def test_the_token_stays_over_renewals_and_rises_with_each_holder(leases: 
     assert entry is not None
     assert (first.token, entry.revision) == (token, token + 3)
     await first.release()
-    second = await held(leases, "b", 5)
+    second = await held(leases, "b", 60)
     assert second.token > entry.revision
 
 
@@ -87,10 +87,10 @@ async def test_a_late_release_does_not_free_the_next_holders_lease(leases: Bucke
 @ONE_LOOP
 async def test_silence_ends_it_by_the_holders_own_clock_before_another_can_take_it(leases: Bucket[bytes]) -> None:
     """A holder that is stopped (SIGSTOP) and wakes: it must know by itself, before anybody tells it."""
-    first = await held(leases, "a", 1)
+    first = await held(leases, "a", 3)  # a busy machine may stand still for a second or two
     await first.renew()  # a renewal without a time to live would make the key permanent
     with fail_after(20):
-        while (second := await acquire(leases, "k", "b", ttl_s=5)) is None:
+        while (second := await acquire(leases, "k", "b", ttl_s=60)) is None:
             pass
         assert not first.is_held()
     assert second.token > first.token
@@ -236,14 +236,14 @@ async def test_a_leader_whose_lease_is_taken_away_stops(leases: Bucket[bytes]) -
 async def test_a_leader_that_cannot_renew_stops_in_time_and_leads_again_later(own_server: EmbeddedServer) -> None:
     async with connect(own_server.url, name="test") as connection, Publisher(connection) as publisher:
         leader = Leader(await bucket_of(connection, publisher, bytes, has_ttl=True), "a", 1)
-        with fail_after(30):
+        with fail_after(90):
             async with create_task_group() as tasks:
                 tasks.start_soon(leader.run)
                 await leader.began.wait()
                 await own_server.kill()
                 killed_s = monotonic_s()
                 await leader.ended.wait()
-                assert monotonic_s() - killed_s < 10  # by its own clock; nobody else tells it
+                assert monotonic_s() - killed_s < 30  # by its own clock; nobody else tells it
                 leader.began = Event()
                 await own_server.start()
                 await leader.began.wait()

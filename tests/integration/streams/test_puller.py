@@ -191,7 +191,7 @@ async def test_many_are_received_at_once_but_not_waited_for_long(connection: Con
         started_s = anyio.current_time()
         rest = await puller.receive_many(10, 0.2)
         assert [delivery.seq for delivery in got + rest] == list(range(1, 26))
-        assert 0.15 < anyio.current_time() - started_s < 15
+        assert 0.15 < anyio.current_time() - started_s < 30
         with anyio.move_on_after(0.1) as scope:
             await puller.receive_many(10, 0.01)
         assert scope.cancelled_caught
@@ -432,9 +432,11 @@ async def test_pulls_to_which_nothing_comes_become_rare_and_a_message_is_still_h
     async with Puller(connection, stream, "c", capacity=1, expires_s=0.1) as puller:
         await until(connection, lambda: len(lasts) >= 4)
         assert lasts[:4] == [1, 5, 24, 24]
+        asked = len(lasts)
         await fill(connection, 1)
-        with anyio.fail_after(0.5):
+        with anyio.fail_after(30):
             delivery = await puller.receive()
+        assert len(lasts) <= asked + 1  # it came to the pull that waited, or to the next one, if that had just ended
         await delivery.ack()
         await until(connection, lambda: len(lasts) >= 6)
         assert 1 in lasts[4:6]

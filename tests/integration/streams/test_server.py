@@ -137,11 +137,11 @@ async def test_a_start_may_take_long_while_the_server_gets_on_with_it(
     caplog.set_level("INFO")
     told: list[None] = []
     reading = "[1] 2026/11/25 04:53:55.04 [INF]   Starting restore for stream '$G > PENSTOCK_JOBS'"
-    monkeypatch.setattr("streams.server.STILL_S", 1.5)
+    monkeypatch.setattr("streams.server.STILL_S", 4.0)
     put_before(
         monkeypatch,
         tmp_path,
-        f"""for at in $(seq 20); do echo "{reading.replace("$", chr(92) + "$")}"; sleep 0.1; done
+        f"""for at in $(seq 60); do echo "{reading.replace("$", chr(92) + "$")}"; sleep 0.1; done
 exec $REAL "$@" """,
     )
     async with embedded_server(tmp_path / "store", on_progress=lambda: told.append(None)):

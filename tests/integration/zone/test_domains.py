@@ -62,7 +62,7 @@ async def test_what_nodes_say_to_each_other_stays_in_their_zone(joined: Joined) 
     east, west = joined.east, joined.west
     said = ("penstock.rates", "penstock.api.jobs.add", "$SRV.PING")
     at_hub, at_west = await _heard(joined.hub, *said, "marker"), await _heard(west, *said, "aside")
-    with fail_after(10):
+    with fail_after(60):
         while "marker" not in at_hub:  # as long as the interest in it has not reached the zone
             for subject in (*said, "aside", "marker"):
                 await east.connection.publish_core(subject, b"{}")
@@ -95,7 +95,7 @@ async def test_a_bucket_at_the_hub_is_one_for_all_zones(joined: Joined) -> None:
         with pytest.raises(RevisionConflict):
             await east.create("map", b"lost")
         seen = []
-        with fail_after(10):
+        with fail_after(60):
             async for change in changes:
                 if isinstance(change, Change) and change.entry is not None:
                     seen.append(change.entry.raw)
@@ -114,7 +114,7 @@ async def test_many_large_records_come_through_a_watch_of_the_hub(joined: Joined
     for number in range(500):
         await writer.put(f"east.job.{number}", value)
     count = 0
-    with fail_after(20):
+    with fail_after(60):
         async with joined.west.hub("HUB_OFFSETS").watch() as changes:
             async for change in changes:
                 if isinstance(change, Synced):
@@ -127,7 +127,7 @@ async def test_a_zone_that_is_cut_off_works_on_and_knows_that_the_hub_is_away(jo
     east, far = joined.east.here("FLOWS"), joined.east.hub("HUB_ZONES")
     await far.put("east", b"1")
     joined.servers.cut("east")
-    with fail_after(10):
+    with fail_after(60):
         await east.put("mail", b"{}")
         with pytest.raises(Disconnected, match="domain hub"):
             await far.put("east", b"2", timeout_s=0.5)
@@ -142,7 +142,7 @@ async def test_a_wire_that_stands_still_leaves_a_write_unknown(joined: Joined) -
     far = joined.east.hub("HUB_ZONES")
     await far.put("east", b"1")
     joined.servers.stall("east")
-    with fail_after(10), pytest.raises(OutcomeUnknown):
+    with fail_after(60), pytest.raises(OutcomeUnknown):
         await far.put("east", b"2", timeout_s=0.5)
 
 

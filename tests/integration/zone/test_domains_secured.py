@@ -42,7 +42,7 @@ async def test_a_zone_may_use_the_buckets_of_the_hub_and_change_nothing_else(bin
         ):
             for short in ("HUB_ROUTING", "HUB_ZONES", "HUB_OFFSETS"):
                 bucket = Bucket(node, publisher, namespace.bucket(short), bytes, domain=HUB)
-                with fail_after(10):
+                with fail_after(60):
                     revision = await bucket.create("east", b"1")
                     await bucket.compare_and_set("east", b"2", revision)
                     assert [entry.raw for entry in await bucket.entries()] == [b"2"]

