@@ -23,6 +23,8 @@ from tests.support.jobs import Jobs
 from tests.support.server import topology_for
 
 LONG_S = 60
+LEASE_S = 10
+"""A lease whose reply was lost is nobody's for so long."""
 
 
 def make_slots_last(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -30,7 +32,7 @@ def make_slots_last(monkeypatch: pytest.MonkeyPatch) -> None:
     for rules in (slots, slots_held):
         monkeypatch.setattr(rules, "LIFE_S", float(LONG_S))
     for lease in ("LEASE_TTL_S", "IDLE_TTL_S"):
-        monkeypatch.setattr(governor, lease, LONG_S)
+        monkeypatch.setattr(governor, lease, LEASE_S)
     # a new governor gives nothing while slots of an earlier one may last
     monkeypatch.setattr(governor, "Slotting", lambda token, since_s: Slotting(token, since_s - 2 * LONG_S))
 
