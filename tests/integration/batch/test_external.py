@@ -205,7 +205,7 @@ async def test_trouble_on_the_way_goes_round_again_and_a_refusal_does_not(connec
     shop = Shop()
     troubles = ["503", "redirect", "garbage", "cut", "hangs"]
     async with http_shop(shop) as url:
-        penstock.external_batch("troubled", url, attempts=2, chunk_items=1, timeout_s=1.0, **QUICK)
+        penstock.external_batch("troubled", url, attempts=2, chunk_items=1, timeout_s=3.0, **QUICK)
         async with plant(connection, ["troubled"]) as node:
             view = await run(node, "troubled", ["422", *troubles])
             found = await ends(node, view)

@@ -240,7 +240,7 @@ async def test_a_newer_item_takes_the_slot_of_the_one_that_runs(
     assert seen.most["slow"] == 1
 
 
-@penstock.batch("overrun", item_timeout_s=0.3, attempts=1, slots=BY_M)
+@penstock.batch("overrun", item_timeout_s=2, attempts=1, slots=BY_M)
 class Overrun(_Keyed):
     def map(self, item: dict[str, object]) -> None:
         seen.begin(item)

@@ -71,11 +71,11 @@ class OnceAsked:
         return {0: True, 1: False}.get(item)
 
 
-@penstock.batch("once-late", is_idempotent=False, attempts=3, item_timeout_s=0.2, retry_base_s=0.01)
+@penstock.batch("once-late", is_idempotent=False, attempts=3, item_timeout_s=2, retry_base_s=0.01)
 class OnceLate:
     def map(self, item: int) -> None:
         ran[item] += 1
-        time.sleep(1.0 if item < 2 else 0.0)
+        time.sleep(3.0 if item < 2 else 0.0)
 
     async def split(self, ctx: penstock.SplitContext) -> None:
         await ctx.commit(0, 1, 2)

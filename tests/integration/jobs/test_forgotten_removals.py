@@ -149,7 +149,7 @@ async def test_an_id_that_was_deleted_and_is_used_again_has_the_new_job_alone(
 async def test_a_job_that_was_replaced_is_not_handed_out_beside_the_one_in_its_place(
     own_server: EmbeddedServer, jobs: Jobs
 ) -> None:
-    await jobs.add("1", body="first", delay_ms=1_000)
+    await jobs.add("1", body="first", delay_ms=2_000)
     await jobs.add("1", body="second", priority="high", policy="replace")
     await kill_and_forget(own_server, jobs)
     (delivery,) = await jobs.pull(1)
@@ -176,7 +176,7 @@ async def test_a_job_whose_id_is_used_again_in_another_lane_is_handed_out(
     own_server: EmbeddedServer, jobs: Jobs
 ) -> None:
     """The firing of the one before lies on top of it, until that is dropped."""
-    await jobs.add("1", body="first", delay_ms=1_000)
+    await jobs.add("1", body="first", delay_ms=2_000)
     await jobs.store.delete(TOPIC, "1")
     await jobs.add("1", body="second", priority="high")
     await kill_and_forget(own_server, jobs)
@@ -196,7 +196,7 @@ async def test_of_two_deliveries_of_one_id_each_is_looked_at(own_server: Embedde
         log("run", job.id, job.body.decode())
 
     for job_id in ("1", "2", "3"):
-        await jobs.add(job_id, body="first", delay_ms=1_000)
+        await jobs.add(job_id, body="first", delay_ms=2_000)
         await jobs.store.delete(TOPIC, job_id)
         await jobs.add(job_id, body="second", priority="high")
     await kill_and_forget(own_server, jobs)
@@ -220,7 +220,7 @@ async def test_of_two_deliveries_of_one_id_each_is_looked_at(own_server: Embedde
 async def test_an_id_that_is_over_is_free_though_its_job_is_fired_again(
     own_server: EmbeddedServer, jobs: Jobs, policy: OnSame
 ) -> None:
-    await jobs.add("1", body="first", delay_ms=1_000)
+    await jobs.add("1", body="first", delay_ms=2_000)
     await jobs.store.delete(TOPIC, "1")
     await kill_and_forget(own_server, jobs)
     with anyio.fail_after(WITHIN_S):
@@ -283,7 +283,7 @@ async def test_an_end_is_taken_back_or_keeps_its_job_from_running_and_never_both
 async def test_an_add_that_takes_the_place_of_a_firing_is_not_hidden_by_the_end_that_drops_it(
     own_server: EmbeddedServer, jobs: Jobs
 ) -> None:
-    await jobs.add("1", body="first", delay_ms=1_000)
+    await jobs.add("1", body="first", delay_ms=2_000)
     await jobs.store.delete(TOPIC, "1")
     await kill_and_forget(own_server, jobs)
     (delivery,) = await jobs.pull(1)

@@ -71,7 +71,7 @@ async def test_a_killed_node_is_gone_from_the_others_view_within_its_ttl_and_a_s
             second.process.kill()
             killed_s = anyio.current_time()
             await first.logged("node.left", node="n2")
-            assert anyio.current_time() - killed_s <= TTL_S + 1 + 10  # and what a busy machine adds
+            assert anyio.current_time() - killed_s <= TTL_S + 1 + 30  # and what a busy machine adds
 
 
 async def test_without_init_a_node_refuses_and_says_what_to_do(

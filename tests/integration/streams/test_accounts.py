@@ -208,7 +208,7 @@ async def test_a_node_answers_whoever_asks_its_services(secured: EmbeddedServer,
 async def test_only_who_may_do_what_a_node_may_stores_jobs_by_itself(secured: EmbeddedServer, users: Users) -> None:
     async with logged_in(secured, users, "admin") as admin:
         await apply(admin, TOPOLOGY)
-    node = penstock.connect(secured.url, credentials=users.credentials("node"), direct=True, timeout_s=0.5)
+    node = penstock.connect(secured.url, credentials=users.credentials("node"), direct=True, timeout_s=20)
     async with node as client:
         assert (await client.jobs.add("mail", id="direct")).is_new
     app = penstock.connect(secured.url, credentials=users.credentials("app"), direct=True)

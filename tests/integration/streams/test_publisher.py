@@ -245,7 +245,7 @@ async def test_while_the_link_is_down_publishes_wait_or_were_certainly_not_sent(
         assert publisher.in_flight == 0
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(own_server.start)
-            assert await publisher.publish(subject, b"later", timeout_s=10) == (stream, 1, False)
+            assert await publisher.publish(subject, b"later", timeout_s=60) == (stream, 1, False)
 
 
 async def test_after_a_close_for_good_nothing_waits(connection: Connection, stream: str, subject: str) -> None:
