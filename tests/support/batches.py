@@ -32,7 +32,7 @@ from streams.connection import Connection
 from streams.topology import apply
 from tests.support.server import topology_for
 
-LONG_S = 60.0
+LONG_S = 120.0
 
 
 def batch_of(task: str, given: Any = None, **named: Any) -> NewBatch:

@@ -73,7 +73,7 @@ class Office:
     async def try_add(self, *ids: str, topic: str = TOPIC, body: object = None, **asked: Any) -> list[Added | NotAdded]:
         return await self.desk.add([NewJob(topic=topic, id=one, body=body_of(body), **asked) for one in ids])
 
-    async def reserve(self, topic: str = TOPIC, *, wait_ms: int = 10_000, **asked: Any) -> Reserved:
+    async def reserve(self, topic: str = TOPIC, *, wait_ms: int = 60_000, **asked: Any) -> Reserved:
         """Reserve one job, which must come."""
         (job,) = await self.desk.reserve(topic, most=1, wait_ms=wait_ms, **asked)
         return job

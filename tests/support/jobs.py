@@ -76,7 +76,7 @@ class Jobs:
 
     async def reserve(self, **reserved: Any) -> JobReservation:
         """Reserve one job, which must come."""
-        (reservation,) = (await self.hand_out(1, **reserved)).reservations
+        (reservation,) = (await self.hand_out(1, wait_s=60.0, **reserved)).reservations
         return reservation
 
     async def state(self, job_id: str = "1") -> str | None:

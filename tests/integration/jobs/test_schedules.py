@@ -442,7 +442,7 @@ async def test_a_run_is_told_with_its_start_and_its_end(ground: Ground) -> None:
         await jobs.store.finish_many([held.receipt], remember_s=0)
         record = await ground.record_when(lambda record: record.runs[0].outcome == "finished")
     [run, *_] = record.runs
-    assert abs(run.started_ms - begun_ms) < 5000
+    assert abs(run.started_ms - begun_ms) < 60_000
     assert run.due_ms <= run.started_ms <= run.ended_ms <= now_ms() + 1000
 
 
