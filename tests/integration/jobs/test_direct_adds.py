@@ -25,7 +25,7 @@ pytestmark = pytest.mark.three_servers
 
 @pytest.fixture
 async def client(server: EmbeddedServer, office: Office) -> AsyncIterator[Client]:
-    async with penstock.connect(server.url, namespace=office.namespace.name, direct=True, timeout_s=2.0) as opened:
+    async with penstock.connect(server.url, namespace=office.namespace.name, direct=True) as opened:
         yield opened
 
 
@@ -72,16 +72,20 @@ async def test_a_repeat_is_the_same_add(client: Client, office: Office) -> None:
     assert (await office.desk.count(TOPIC)).ready == 0
 
 
-async def test_what_it_cannot_judge_goes_to_a_desk(client: Client, office: Office) -> None:
+async def test_what_it_cannot_judge_goes_to_a_desk(
+    client: Client, office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await office.set("few", most_waiting=1)
     await office.set("region", region_key="to")
     await client.jobs.add(TOPIC, 1, id="a")
     while client.jobs.direct is None or client.jobs.direct.takes(penstock.new_job("few")):
         await anyio.wait_all_tasks_blocked()
     asks = {"few": {}, "region": {}, TOPIC: {"id": "a", "on_same": "replace"}}
-    for topic, options in asks.items():
-        with pytest.raises(penstock.Unavailable, match="no node answers"):
-            await client.jobs.add(topic, 2, **options)  # type: ignore[arg-type] # a table of keywords
+    with monkeypatch.context() as impatient:
+        impatient.setattr(client.jobs._service, "_timeout_s", 2.0)
+        for topic, options in asks.items():
+            with pytest.raises(penstock.Unavailable, match="no node answers"):
+                await client.jobs.add(topic, 2, **options)  # type: ignore[arg-type] # a table of keywords
     async with open_service(office):
         assert (await client.jobs.add(TOPIC, 2, id="a", on_same="replace")).is_new
         answers = await client.jobs.add_many([penstock.new_job(topic, {"to": "x"}) for topic in ("few", TOPIC, "few")])

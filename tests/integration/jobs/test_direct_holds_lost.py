@@ -25,7 +25,7 @@ async def client(server: EmbeddedServer, office: Office, monkeypatch: pytest.Mon
     monkeypatch.setattr(unwritten, "LASTS_S", -1.0)  # this server was not started anew
     async with (
         open_service(office),
-        penstock.connect(server.url, namespace=office.namespace.name, direct=True, timeout_s=5.0) as opened,
+        penstock.connect(server.url, namespace=office.namespace.name, direct=True) as opened,
     ):
         yield opened
 

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.three_servers
 async def client(server: EmbeddedServer, office: Office, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Client]:
     monkeypatch.setattr(unwritten, "LASTS_S", -1.0)  # this server was not started anew
     monkeypatch.setattr(unwritten, "WRITE_S", 1.9)
-    async with penstock.connect(server.url, namespace=office.namespace.name, direct=True, timeout_s=5.0) as opened:
+    async with penstock.connect(server.url, namespace=office.namespace.name, direct=True) as opened:
         yield opened
 
 
