@@ -370,7 +370,7 @@ async def test_a_timer_that_starts_gets_the_due_times_from_another_and_reads_no_
             for n in range(30):
                 await delay(connection, publisher, f"soon {n}", soon_ms + n)
                 await delay(connection, publisher, f"late {n}", soon_ms + HOUR_MS)
-            while first.timer.known < 60 or not first.timer._loaded:
+            while (first.timer.known < 60 and now_ms() < soon_ms) or not first.timer._loaded:
                 await anyio.lowlevel.checkpoint()
 
             async def none(self: DelayedJobs, take: Callable[..., object], **more: Any) -> int:
@@ -379,7 +379,10 @@ async def test_a_timer_that_starts_gets_the_due_times_from_another_and_reads_no_
             monkeypatch.setattr(DelayedJobs, "sweep", none)
             monkeypatch.setattr(shared_times, "A_REPLY", 3)
             async with timer_beside(server, connection, "newcomer") as second:
-                while len(second.timer._swept) < PARTITIONS or second.timer.known < 60:
+                while len(second.timer._swept) < PARTITIONS:
+                    await anyio.lowlevel.checkpoint()
+                known = 60 if now_ms() < soon_ms - 1_000 else 30  # on a busy machine it may come when they are fired
+                while second.timer.known < known:
                     await anyio.lowlevel.checkpoint()
                 assert {job.id for job in await until_ready(connection, 30)} == {f"soon {n}" for n in range(30)}
 
