@@ -198,8 +198,8 @@ async def test_a_body_in_pieces_is_put_together(open_gateway: SharedGateway, top
 async def test_a_client_that_dawdles_is_let_go(
     connection: Connection, publisher: Publisher, monkeypatch: pytest.MonkeyPatch, begun: bytes
 ) -> None:
-    monkeypatch.setattr(connections, "READ_S", 0.2)
-    monkeypatch.setattr(connections, "IDLE_S", 0.2)
+    monkeypatch.setattr(connections, "READ_S", 1.0)
+    monkeypatch.setattr(connections, "IDLE_S", 1.0)
     async with running_gateway(connection, publisher) as gateway, connected_to(gateway.port) as opened:
         await opened.send(begun)
         received = await opened.rest()
