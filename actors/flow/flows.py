@@ -50,7 +50,7 @@ class FlowLimits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     every_ms: Every = 5_000
     longest_ms: Every = 5_000
-    lead_ms: Span = 2_500
+    lead_ms: Span = 4_000
     most_in_flight: Annotated[int, Meta(ge=1, le=1_000_000)] = 100_000
     groups: dict[str, float | str] = {}
     load_timeout_ms: Annotated[int, Meta(ge=100, le=STORED_LOAD_MS)] = 10_000

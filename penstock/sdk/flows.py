@@ -37,6 +37,7 @@ from actors.batch.executor.handler import Reject, Skip
 from actors.flow.flows import LONGEST_FLOW, BadFlow, FlowLimits, checked_limits, rows_topic
 from actors.flow.handler import ROW_PATH, FlowContext, FlowHandler, RowBody, ShardScope, StillRunning
 from actors.flow.rates_desk import checked_rate
+from actors.flow.rules.quotas import default_lead_ms
 from actors.jobs.worker.handler import Handler
 from actors.jobs.worker.job import Bury, Job, Retry, decoder_of
 from actors.jobs.worker.threads import WorkThread
@@ -100,7 +101,8 @@ def flow(
 
     `rate`: rows a second over the whole cluster. 0: no limit. `every`: the interval between two rounds, or the shortest
     and the longest one, between which it adapts. `lead`: for how long rows are in flight beyond the interval, by
-    default half of it. `groups`: labels of nodes, each with a weight or ALL, ODD, EVEN. `load_timeout`: of one shard.
+    default half of it, and four seconds if it has three or more. So rows last until a round comes again whose node
+    stands still. `groups`: labels of nodes, each with a weight or ALL, ODD, EVEN. `load_timeout`: of one shard.
     `loads` and `concurrency`: calls of `load` and of `execute` at the same time on a node. `most`: rows in one call of
     `execute_many`. `attempts` and `ttr` (time to run): of a row. `slots`: calls of `execute` at once under each key in
     the whole cluster, as `penstock.Slots(2, key="merchant.id")`, a path into the row. `zone`: where all of it runs, as
@@ -117,7 +119,7 @@ def flow(
                 {
                     "every_ms": span_ms("every", shortest),
                     "longest_ms": span_ms("every", longest),
-                    "lead_ms": span_ms("every", shortest) // 2 if lead is None else span_ms("lead", lead),
+                    "lead_ms": default_lead_ms(span_ms("every", shortest)) if lead is None else span_ms("lead", lead),
                     "groups": dict(groups or {}),
                     "most_in_flight": most_in_flight,
                     "load_timeout_ms": span_ms("load_timeout", load_timeout),

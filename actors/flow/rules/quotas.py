@@ -15,6 +15,13 @@ def target(rate: float, every_ms: int, lead_ms: int, *, most: int) -> int:
     return math.ceil(rate * (every_ms + lead_ms) / 1000) if rate else most
 
 
+def default_lead_ms(every_ms: int) -> int:
+    """Return for how long rows are in flight beyond the interval: half of it, or longer. A round in the hands of a node
+    that stands still is missing. It comes again after `COMES_AGAIN_MS`, or the next one is due sooner. Until that has
+    loaded, there must be rows."""
+    return max(every_ms // 2, min(every_ms, COMES_AGAIN_MS) + FIRST_ROWS_MS)
+
+
 def missing(wanted: int, in_flight: int, waiting: int, *, most: int) -> int:
     """Return for how many rows a round asks. `waiting`: those that wait for another attempt or a free slot. They make
     no round smaller, so rows that fail hold up no others. But with them no more than `most` are loaded."""
@@ -75,6 +82,10 @@ def shards_of(answer: Collection[object]) -> list[str]:
     return checked
 
 
+COMES_AGAIN_MS = 3_000
+"""How soon a job comes again whose holder is silent (`job_ack_wait_s`, on one server)."""
+FIRST_ROWS_MS = 1_000
+"""How long a round takes until its first rows are there."""
 SPREAD = 0.6
 LONGEST_SHARD = 64
 MOST_SHARDS = 10_000

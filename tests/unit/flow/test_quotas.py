@@ -4,7 +4,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.flow.rules.quotas import MOST_SHARDS, deal, missing, next_every_ms, next_first, shards_of, spread_s, target
+from actors.flow.flows import FlowLimits
+from actors.flow.rules.quotas import (
+    MOST_SHARDS,
+    deal,
+    default_lead_ms,
+    missing,
+    next_every_ms,
+    next_first,
+    shards_of,
+    spread_s,
+    target,
+)
+from streams.specs import job_ack_wait_s
 
 names = st.lists(st.text("abcdef0123", min_size=1, max_size=5), min_size=1, max_size=60, unique=True)
 
@@ -45,6 +57,17 @@ def test_the_target_lasts_until_the_next_rows_are_there() -> None:
     assert target(8_000, 5_000, 2_500, most=7) == 60_000
     assert target(1 / 60, 5_000, 2_500, most=7) == 1
     assert target(0, 5_000, 2_500, most=7) == 7
+
+
+@given(st.integers(1_000, 60_000))
+def test_rows_last_until_a_round_is_made_up_for_whose_node_stands_still(every_ms: int) -> None:
+    last_ms = target(500, every_ms, default_lead_ms(every_ms), most=1) * 1000 / 500
+    next_ms = every_ms + min(every_ms, round(job_ack_wait_s(is_clustered=False) * 1000))
+    assert last_ms >= next_ms + 500
+
+
+def test_a_flow_of_default_interval_has_the_default_lead() -> None:
+    assert default_lead_ms(FlowLimits().every_ms) == FlowLimits().lead_ms
 
 
 def test_rows_that_wait_make_no_round_smaller_and_count_among_the_most() -> None:

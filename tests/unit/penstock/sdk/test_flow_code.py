@@ -28,7 +28,7 @@ def test_a_flow_is_known_with_its_settings() -> None:
     penstock.flow("pay", rate=10, every=("2s", "1m"), groups={"a": "odd"})(Sound)
     code = flows.flow_handlers()["pay"]
     assert code.flow.rate == 10.0
-    wanted = {"every_ms": 2_000, "longest_ms": 60_000, "lead_ms": 1_000, "groups": {"a": "ODD"}}
+    wanted = {"every_ms": 2_000, "longest_ms": 60_000, "lead_ms": 3_000, "groups": {"a": "ODD"}}
     assert code.flow.limits == checked_limits(wanted, FlowLimits())
     assert (code.rows.topic, code.rows.most, code.rows.is_async) == ("flow-rows-pay", 1, False)
 
