@@ -15,7 +15,8 @@ A node that starts again has a machine of its own in a deployment. Here it gets 
 its actors run (`a_start_has`, `starts_s`), unless `SCHEDULES_BENCH_ASIDE=no`. `cores_idle` says how many of the cores
 were idle without and with kills: near 0 the machine is the limit. `server_wait_ms` and `nodes_wait_ms` say how long a
 thread that could run waited for a core in the mean, without kills (`quiet`) and by the seconds since a kill, and
-`*_cores` how many cores they had.
+`*_cores` how many cores they had. The nodes' code is compiled by the first ones, as that of an installed package is.
+Otherwise each start would compile it anew where Python may write no files beside the code.
 
 `SCHEDULES_BENCH_BURN=S` is the control: it kills nothing. In place of each kill it starts a process that does nothing
 but use S seconds of a core, of the same policy and priority.
@@ -96,7 +97,8 @@ async def run() -> Result:
     looks = list[Look]()
     async with fetch_bench() as bench, anyio.create_task_group() as tasks:
         notes = bench.folder / "notes"
-        os.environ["SCHEDULES_BENCH"] = str(notes)
+        os.environ |= {"SCHEDULES_BENCH": str(notes), "PYTHONPYCACHEPREFIX": str(bench.folder / "compiled")}
+        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
         for name in ("node1", "node2", "node3"):
             await bench.node(name, *ROLES)
         pids = {node.pid: node.name for node in bench.nodes}
