@@ -102,13 +102,14 @@ def flow(
     `rate`: rows a second over the whole cluster. 0: no limit. `every`: the interval between two rounds, or the shortest
     and the longest one, between which it adapts. `lead`: for how long rows are in flight beyond the interval, by
     default half of it, at least four seconds, or the interval and a second if that is less. So rows last until a round
-    comes again whose node stands still. `groups`: labels of nodes, each with a weight or ALL, ODD, EVEN. `load_timeout`: of one shard.
-    `loads` and `concurrency`: calls of `load` and of `execute` at the same time on a node. `most`: rows in one call of
-    `execute_many`. `attempts` and `ttr` (time to run): of a row. `slots`: calls of `execute` at once under each key in
-    the whole cluster, as `penstock.Slots(2, key="merchant.id")`, a path into the row. `zone`: where all of it runs, as
-    `east`, or `shard:7` for the zone that owns that shard. `each_zone`: it runs in each zone, over the shards that the
-    zone owns (`ctx.shards`), under the key `KEY__ZONE`. Then `rate` is that of each zone. `region_key`: where the key
-    by which a row finds its shard of the map is in the row. A row of another zone is left out. Raises UsageError.
+    comes again whose node stands still. `groups`: labels of nodes, each with a weight or ALL, ODD, EVEN.
+    `load_timeout`: of one shard. `loads` and `concurrency`: calls of `load` and of `execute` at the same time on a
+    node. `most`: rows in one call of `execute_many`. `attempts` and `ttr` (time to run): of a row. `slots`: calls of
+    `execute` at once under each key in the whole cluster, as `penstock.Slots(2, key="merchant.id")`, a path into the
+    row. `zone`: where all of it runs, as `east`, or `shard:7` for the zone that owns that shard. `each_zone`: it runs
+    in each zone, over the shards that the zone owns (`ctx.shards`), under the key `KEY__ZONE`. Then `rate` is that of
+    each zone. `region_key`: where the key by which a row finds its shard of the map is in the row. A row of another
+    zone is left out. Raises UsageError.
     """
 
     def register(cls: ClassT) -> ClassT:
