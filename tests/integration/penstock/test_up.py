@@ -19,6 +19,7 @@ from streams.specs import wanted
 from streams.subjects import Namespace
 from streams.topology import apply
 from tests.support.command import node, penstock
+from tests.support.processes import free_ports
 from tests.support.server import add_consumer, add_stream, connected, stream_state
 
 LOGINS = """
@@ -40,8 +41,15 @@ def on(server: EmbeddedServer, namespace: Namespace) -> tuple[str, ...]:
     return ("--nats", server.url, "--namespace", namespace.name)
 
 
+def own_door() -> str:
+    """Return an address for HTTP that no other node has, as nodes of tests beside this one have the usual one."""
+    [port] = free_ports(1)
+    return f"127.0.0.1:{port}"
+
+
 async def test_a_node_comes_up_is_listed_and_leaves_with_exit_code_0(server: EmbeddedServer, ready: Namespace) -> None:
-    async with node(*on(server, ready), "--name", "n1", "--zone", "eu", "--labels", "cn,fast") as up:
+    named = ("--name", "n1", "--zone", "eu", "--labels", "cn,fast", "--http", own_door())
+    async with node(*on(server, ready), *named) as up:
         told = await up.logged("node.ready")
         assert set(told["actors"].values()) == {"running"}
         listed = (await penstock("nodes", *on(server, ready), "--json")).json()
@@ -52,7 +60,8 @@ async def test_a_node_comes_up_is_listed_and_leaves_with_exit_code_0(server: Emb
 
 
 async def test_a_person_reads_what_a_node_serves_and_only_warnings(server: EmbeddedServer, ready: Namespace) -> None:
-    async with node(*on(server, ready), "--name", "n1", environment={"PENSTOCK_LOG_FORM": "text"}) as up:
+    named = ("--name", "n1", "--http", own_door())
+    async with node(*on(server, ready), *named, environment={"PENSTOCK_LOG_FORM": "text"}) as up:
         with anyio.fail_after(30):
             while "  Stop     Ctrl-C" not in up.text:
                 await up.news()
