@@ -15,6 +15,12 @@ from tests.support.jobs import Jobs
 FAST = {"backoff": "1ms", "backoff_cap": "2ms"}
 
 
+@pytest.fixture(autouse=True)
+def holds_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine that stands still for some seconds does not cost a worker its hold: nothing is run twice by it."""
+    monkeypatch.setattr("streams.specs.job_ack_wait_s", lambda _is_clustered: 30.0)
+
+
 @pytest.fixture
 def log() -> Log:
     return Log()

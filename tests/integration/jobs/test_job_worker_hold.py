@@ -13,12 +13,12 @@ import pytest
 from actors.jobs.rules import job_handling
 from actors.jobs.worker.job import Job
 from actors.jobs.worker.topic import TopicWorker
-from streams.connection import connect
+from streams.connection import Connection, connect
 from streams.publisher import Publisher
 from streams.server import EmbeddedServer
 from streams.specs import job_consumer
 from tests.support.job_workers import Log, Working, handler, until_gone, working
-from tests.support.jobs import TOPIC, Jobs
+from tests.support.jobs import TOPIC, Jobs, open_jobs
 from tests.support.proxy import Proxy, proxy
 
 
@@ -178,12 +178,13 @@ async def an_end_in_a_silent_link(server: EmbeddedServer, jobs: Jobs, log: Log) 
 
 
 async def test_an_end_that_was_lost_with_the_link_is_said_on_the_next(
-    server: EmbeddedServer, jobs: Jobs, log: Log
+    server: EmbeddedServer, connection: Connection, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with an_end_in_a_silent_link(server, jobs, log) as link:
+    monkeypatch.setattr("streams.specs.job_ack_wait_s", lambda _is_clustered: 60.0)
+    async with open_jobs(connection) as jobs, an_end_in_a_silent_link(server, jobs, log) as link:
         await link.holds("server")
         link.cut()
-        await until_gone(jobs, "1", within_s=2.5)  # before the ack wait could give it to anybody
+        await until_gone(jobs, "1", within_s=50)  # before the ack wait could give it to anybody
     assert log.lines == ["begun 1", "ended 1"]
 
 
