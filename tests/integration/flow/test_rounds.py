@@ -31,14 +31,14 @@ async def test_a_shard_that_no_node_was_asked_for_is_not_counted_as_loading(conn
         name="slow",
         version="1.0.0",
         about="loads nothing",
-        endpoints=[Endpoint("pay", subject, never, most=256)],
+        endpoints=[Endpoint("pay", subject, never, most=10_000)],
     )
     shards = [str(number) for number in range(3 * AT_ONCE)]
     asking = _Asking(connection, "pay", {}, dict.fromkeys(shards, ShardState()), SYSTEM)
     async with anyio.create_task_group() as tasks:
         await tasks.start(lambda *, task_status: service.serve(stop, task_status=task_status))
         with anyio.fail_after(30):
-            await asking.ask(shards, 3 * AT_ONCE, 0, spread_s=0.0, deadline_s=monotonic_s() + 0.5, limits=FlowLimits())
+            await asking.ask(shards, 3 * AT_ONCE, 0, spread_s=0.0, deadline_s=monotonic_s() + 3, limits=FlowLimits())
         stop.set()
     busy = [shard for shard, state in asking.states.items() if state.busy_ms]
     assert (asking.silent, len(busy), asking.short, asking.failed) == (AT_ONCE, AT_ONCE, set(), {})
@@ -67,7 +67,7 @@ async def test_what_a_shard_does_not_have_is_asked_of_the_others(connection: Con
     async with anyio.create_task_group() as tasks:
         await tasks.start(lambda *, task_status: service.serve(stop, task_status=task_status))
         with anyio.fail_after(30):
-            await asking.ask(list(has), 60, 0, spread_s=0.0, deadline_s=monotonic_s() + 5, limits=FlowLimits())
+            await asking.ask(list(has), 60, 0, spread_s=0.0, deadline_s=monotonic_s() + 20, limits=FlowLimits())
         stop.set()
     assert (asking.new, asking.short) == (60, {"empty", "little"})
     assert sorted(asked) == [("empty", 20), ("full", 20), ("full", 35), ("little", 20)]
