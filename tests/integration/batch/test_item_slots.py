@@ -302,10 +302,10 @@ class AskedSplit(_Held):
         await seen.release.wait()
 
 
-async def why(node: Plant, instance_id: str, item: int, code: str) -> str:
-    """Wait until this is in the way of an item, and return the reason."""
+async def why(node: Plant, instance_id: str, item: int, code: str, text: str = "") -> str:
+    """Wait until this is in the way of an item, with this in its reason, and return the reason."""
     with anyio.fail_after(LONG_S):
-        while (told := await node.desk.why(instance_id, item)).code != code:  # noqa: ASYNC110 # as it stands
+        while (told := await node.desk.why(instance_id, item)).code != code or text not in told.reason:  # noqa: ASYNC110 # as it stands
             await anyio.sleep(0.02)
     return told.reason
 
@@ -314,7 +314,8 @@ async def test_a_person_learns_what_an_item_waits_for(connection: Connection) ->
     async with plant(connection, ["keyed-asked", "asked-split"]) as node:
         view = await node.submit("keyed-asked", items_of("slow", "slow"))
         await seen.until(0)
-        assert await why(node, view.instance_id, 1, "slot") == "the one slot of its key 'slow' is taken: n1 has 1"
+        taken = "the one slot of its key 'slow' is taken: n1 has 1"
+        assert await why(node, view.instance_id, 1, "slot", taken) == taken
         failing = await node.submit("keyed-asked", items_of("fails"))
         assert "no such merchant" in await why(node, failing.instance_id, 0, "retry")
         assert (await node.desk.why(failing.instance_id, 0)).until_ms > 0

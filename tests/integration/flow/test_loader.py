@@ -209,7 +209,10 @@ async def test_a_load_that_hangs_takes_one_thread_and_its_own_shard_alone(connec
     assert begun == 2
 
 
-async def test_a_hundred_thousand_rows_of_one_call_are_in_flight_once(connection: Connection) -> None:
+async def test_a_hundred_thousand_rows_of_one_call_are_in_flight_once(
+    connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("actors.jobs.adds.LONGEST_AGE_S", 600.0)  # a busy machine adds what was read long ago
     rows = [(number, {"id": number}) for number in range(100_000)]
     async with asking(connection, lambda ctx, shard, limit: rows) as ask:
         began_s = time.monotonic()
