@@ -8,6 +8,9 @@ A node that starts is not yet among the live ones. So it claims each key first, 
 start at once one gets it, and the other one is refused. The claim expires by itself once the node is surely live, and
 goes at once when the node stops. Every node claims in the same order, so of several that want the same keys one gets
 all of them.
+
+Nor does a node start that would declare more tasks than an installation may have. Those that it serves already go on
+on its other nodes.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from typing import NamedTuple
 import anyio
 import msgspec
 
+from actors.batch.tasks import MOST_IN_ALL
 from actors.flow.flows import rows_topic
 from actors.runtime.logs import fields
 from actors.runtime.membership import NodeRecord, living
@@ -28,7 +32,7 @@ from penstock.node.node import Node
 from streams.errors import RevisionConflict, StreamError
 from streams.races import race
 
-__all__ = ["KeyTaken", "claim_name", "owned_keys"]
+__all__ = ["KeyTaken", "TooManyTasks", "claim_name", "owned_keys"]
 
 log = logging.getLogger(__name__)
 
@@ -49,6 +53,16 @@ class KeyTaken(StartFailed):
         super().__init__(
             f"{what}: this node's application is {app!r}, and live nodes serve it for {other!r} ({names}); "
             "give it another key, or stop those nodes first"
+        )
+
+
+class TooManyTasks(StartFailed):
+    """The installation has no room for a task of this node's application."""
+
+    def __init__(self, task: str) -> None:
+        super().__init__(
+            f"task {task} would be one too many: an installation has at most {MOST_IN_ALL:,}; run its application in a "
+            "namespace of its own (PENSTOCK_NAMESPACE)"
         )
 
 
@@ -80,8 +94,10 @@ TASK = _Kind("task", "TASKS", lambda node, key: key in node.tasks)
 @asynccontextmanager
 async def owned_keys(node: Node, *, flows: Mapping[str, str], tasks: Mapping[str, str]) -> AsyncIterator[None]:
     """Have the keys of this node's application while the block runs. `flows`, `tasks`: the application of each. Raises
-    KeyTaken."""
+    KeyTaken, TooManyTasks."""
     claims: dict[str, int] = {}
+    if tasks:
+        await _check_room(node, tasks)
     try:
         for kind, apps in ((FLOW, flows), (TASK, tasks)):
             for key, app in sorted(apps.items()):
@@ -97,6 +113,13 @@ async def owned_keys(node: Node, *, flows: Mapping[str, str], tasks: Mapping[str
 def claim_name(kind: str, key: str) -> str:
     """Return the key of LEASES under which a node that starts claims the key of a flow or of a task."""
     return f"owner.{kind}.{key}"
+
+
+async def _check_room(node: Node, tasks: Iterable[str]) -> None:
+    declared = {entry.key for entry in await node.bucket(TASK.bucket).entries()}
+    room = max(0, MOST_IN_ALL - len(declared))
+    for task in sorted(set(tasks) - declared)[room:]:
+        raise TooManyTasks(task)
 
 
 async def _check(node: Node, kind: _Kind, key: str, app: str) -> None:

@@ -10,7 +10,10 @@ from pathlib import Path
 import anyio
 import pytest
 
+from actors.batch.tasks import MOST_IN_ALL
 from streams.connection import Connection
+from streams.outcomes import Outgoing
+from streams.publisher import Publisher
 from streams.server import EmbeddedServer
 from streams.topology import apply
 from tests.support.command import WITHIN_S, Running, node, penstock
@@ -129,3 +132,33 @@ async def test_of_two_applications_that_start_at_once_with_fresh_keys_one_is_ref
         assert told in loser.text
         await winner.logged("node.ready")
         await winner.end(signal.SIGTERM)
+
+
+async def test_a_task_above_the_limit_is_refused_by_its_number_and_those_that_are_there_are_served(
+    server: EmbeddedServer, connection: Connection, tmp_path: Path
+) -> None:
+    await apply(connection, topology_for(connection))
+    bucket = connection.namespace.bucket("TASKS")
+    tasks = [f"many{number}" for number in range(MOST_IN_ALL - 1)]
+    async with Publisher(connection) as publisher:
+        await publisher.publish_many(
+            [Outgoing(f"$KV.{bucket}.{task}", b'{"task":"%s"}' % task.encode()) for task in tasks]
+        )
+    environment = {
+        "PENSTOCK_NAMESPACE": connection.namespace.name,
+        "PENSTOCK_LOG_FORM": "json",
+        "PENSTOCK_HTTP": "off",
+        "PYTHONPATH": f"{tmp_path}{os.pathsep}{Path.cwd()}",
+    }
+    (tmp_path / "last.py").write_text(f"import penstock\n{TASK}")
+    (tmp_path / "beyond.py").write_text(f"import penstock\n{TASK}{EXTERNAL.replace('owned-external', 'owned-task-2')}")
+    where = ("--nats", server.url, "--sink", "none", "--roles", "executor")
+    async with node(*where, "--name", "n1", "--app", "last", environment=environment) as last:
+        await last.logged("node.ready")
+        async with node(*where, "--name", "n2", "--app", "beyond", environment=environment) as beyond:
+            assert await beyond.end() == 1
+        assert "task owned-task-2 would be one too many: an installation has at most 10,000" in beyond.text
+        async with node(*where, "--name", "n3", "--app", "last", environment=environment) as again:
+            await again.logged("node.ready")
+            await again.end(signal.SIGTERM)
+        await last.end(signal.SIGTERM)
