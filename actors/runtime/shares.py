@@ -19,6 +19,7 @@ from actors.runtime.membership import Members, NodeRecord
 from actors.runtime.rules.leased import GATHER_S
 from actors.runtime.rules.pacing import Pace, Rate, acquire, conforming, forgive, stop_until
 from actors.runtime.rules.second_cap import MARGIN, SecondCap
+from actors.runtime.rules.sweeps import Sweeps
 from streams.clock import monotonic_s
 
 LATE_S = 0.25
@@ -71,6 +72,7 @@ class Shares:
         self._burst = burst
         self._now_ms = now_ms
         self._spent: dict[str, tuple[Rate, Pace, SecondCap, float]] = {}
+        self._sweeps = Sweeps(FEW)
 
     def take(self, key: str, most: int) -> tuple[int, int]:
         """Return how many of `most` may begin now. If none may, return also how many milliseconds to wait at least."""
@@ -154,10 +156,11 @@ class Shares:
 
     def _forget(self, now_ms: float) -> None:
         """Forget the keys whose last call was long ago and whose next turn is past."""
-        if len(self._spent) >= FEW:
+        if self._sweeps.is_due(len(self._spent)):
             self._spent = {
                 key: spent for key, spent in self._spent.items() if max(spent[1].spent_ms, spent[3] + FIRST_MS) > now_ms
             }
+            self._sweeps.swept(len(self._spent))
 
 
 def sharers(members: Members, takes_part: Callable[[NodeRecord, str], bool]) -> Callable[[str], Sequence[str]]:

@@ -6,6 +6,7 @@ its memory: one small ring a key. A key that was idle for all of the span may be
 
 from collections.abc import Sequence
 
+from actors.runtime.rules.sweeps import Sweeps
 from streams.begun_messages import MOST_SECONDS
 
 SPAN = MOST_SECONDS + 8
@@ -49,6 +50,7 @@ class BegunCounts:
 
     def __init__(self) -> None:
         self._rings: dict[str, _Ring] = {}
+        self._sweeps = Sweeps(FEW)
 
     def add(self, key: str, count: int, at_s: int) -> None:
         """Count what begins in the second `at_s`. A second a little before the latest one counts as such."""
@@ -84,7 +86,8 @@ class BegunCounts:
         return [(key, ring.total(now_s)) for key, ring in list(self._rings.items())]
 
     def _new(self, key: str, at_s: int) -> _Ring:
-        if len(self._rings) >= FEW:
+        if self._sweeps.is_due(len(self._rings)):
             self._rings = {each: ring for each, ring in self._rings.items() if ring.last_s > at_s - SPAN}
+            self._sweeps.swept(len(self._rings))
         ring = self._rings[key] = _Ring(at_s)
         return ring

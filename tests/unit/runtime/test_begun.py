@@ -83,6 +83,7 @@ def test_idle_keys_are_forgotten_once_there_are_many() -> None:
         counts.add(f"old-{number}", 1, T)
     counts.add("young", 1, T + SPAN - 1)
     assert counts.begun("old-1", T, 1) == (1,)
-    counts.add("new", 1, T + SPAN)
+    for number in range(FEW):
+        counts.add(f"new-{number}", 1, T + SPAN)
     assert counts.begun("old-1", T, 1) == ()
-    assert len(counts.totals(T)) == 2
+    assert len(counts.totals(T)) == 1 + FEW
