@@ -30,6 +30,12 @@ def until_turn_s(every_s: float, at_s: float | None = None) -> float:
     return rest_s if rest_s > every_s / 4 else rest_s + every_s
 
 
+def turn_from_ms(moment_ms: int, every_ms: int) -> int:
+    """Return the first turn at `moment_ms` or after it, of what happens each `every_ms`."""
+    aside_ms = round(ASIDE_S * 1000)
+    return -((aside_ms - moment_ms) // every_ms) * every_ms + aside_ms
+
+
 class Clock(Protocol):
     """Where an actor's shell takes the time from: the system, or a test."""
 

@@ -36,7 +36,7 @@ from actors.runtime.rules.placement import chosen
 from actors.runtime.tending import AGAIN_MS, Failures, Tending, nodes_of, tended_by
 from platforms.adapter import Declaration
 from platforms.bounds import Bounds
-from streams.clock import Clock
+from streams.clock import Clock, turn_from_ms
 from streams.connection import Connection
 from streams.errors import Refused, RevisionConflict, StreamError
 from streams.fetch_messages import SliceOffer, encode
@@ -54,7 +54,7 @@ AT_ONCE = 64
 LISTING_MS = 600_000
 """How often a list without a time filter is read, unless a sweep is set."""
 FAR_MS, TURN_MS = 20_000, 1_000
-"""What is due only after so long is looked at in whole seconds: a second later at most."""
+"""What is due only after so long is looked at in turns of a second: a second later at most."""
 SETTINGS_SOON_MS = 50
 """Settings are in force a quarter of a second after they arrive. A new source waits for its own."""
 FORESEEN = (Contended, MissingLedger, BrokenLedger, UnknownSource, UnusableSource, StreamError)
@@ -140,10 +140,10 @@ def _whole(bounds: Bounds, overlap_ms: int) -> tuple[tuple[int, int], ...]:
 
 
 def at_a_turn(due_ms: int | None, now_ms: int) -> int | None:
-    """Return the whole second at or after a moment, if that is far: so many quiet sources wake their nodes together."""
+    """Return the turn at or after a moment, if that is far: so many quiet sources wake their nodes together."""
     if due_ms is None or due_ms - now_ms < FAR_MS:
         return due_ms
-    return -(-due_ms // TURN_MS) * TURN_MS
+    return turn_from_ms(due_ms, TURN_MS)
 
 
 class SliceAllocator:

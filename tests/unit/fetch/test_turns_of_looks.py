@@ -4,6 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from actors.fetch.slice_allocator import FAR_MS, TURN_MS, at_a_turn
+from streams.clock import turn_from_ms
 
 MOMENTS = st.integers(1_700_000_000_000, 1_900_000_000_000)
 
@@ -12,7 +13,7 @@ MOMENTS = st.integers(1_700_000_000_000, 1_900_000_000_000)
 def test_what_is_far_is_looked_at_in_a_turn_at_most_a_second_later(now_ms: int, after_ms: int) -> None:
     turn_ms = at_a_turn(now_ms + after_ms, now_ms)
     assert turn_ms is not None
-    assert turn_ms % TURN_MS == 0
+    assert turn_ms == turn_from_ms(turn_ms, TURN_MS)
     assert 0 <= turn_ms - (now_ms + after_ms) < TURN_MS
 
 
