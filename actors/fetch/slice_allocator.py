@@ -26,7 +26,7 @@ from actors.fetch.ledgers import BrokenLedger, Contended, Ledgers, MissingLedger
 from actors.fetch.rules.cutting import NOTHING_OFFERED, OfferKey, cut, next_due_ms, offer_key, offers_due
 from actors.fetch.rules.ledger import Ledger, OpenSlice
 from actors.fetch.rules.settings import FetchSettings
-from actors.fetch.rules.tuning import Lengths, pages_of
+from actors.fetch.rules.tuning import MOST_LONGER, MOST_LONGER_BY_NUMBER, MOST_PAGES, Lengths, pages_of
 from actors.fetch.settings_watch import LiveSettings
 from actors.fetch.sources import SourceKey, Sources, UnknownSource, UnusableSource
 from actors.runtime.failpoints import reach
@@ -125,7 +125,15 @@ def lengths_of(declared: Declaration, settings: FetchSettings) -> Lengths:
         is_one_walk=bounds.upper == "absent",
         least_live_ms=(settings.sweep_ms or LISTING_MS) if bounds.lower == "absent" else 0,
         whole=() if bounds.upper == "absent" else _whole(bounds, overlap_ms),
+        longer=_longer(declared, count),
     )
+
+
+def _longer(declared: Declaration, pages: int) -> float:
+    """Return how many times longer slices may be for their overlap. Those of few pages stay short: the rate is low."""
+    if pages < MOST_PAGES:
+        return 1.0
+    return MOST_LONGER_BY_NUMBER if declared.pages.numbered else MOST_LONGER
 
 
 @lru_cache(maxsize=256)

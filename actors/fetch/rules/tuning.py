@@ -36,6 +36,10 @@ LIVE_MS = (1_000, 2_000, 5_000, 10_000, 15_000, 20_000, 30_000, 60_000)
 LEAST_LIVE_MS, MOST_LIVE_MS = 5_000, 60_000
 OVERLAPS = 5
 """A live slice is so many times as long as the overlap that is read with it."""
+PAST_OVERLAPS = 40
+"""So is a slice of the past, where many orders would make it shorter: its overlap costs a fortieth of its requests."""
+MOST_LONGER, MOST_LONGER_BY_NUMBER = 4.0, 1.75
+"""How much longer it becomes for that, at most. Twenty pages by number are read without a cut."""
 LIVE_SHARE = 4
 """Looking at the end of time costs a quarter of the rate at most."""
 WIDE_MS = 3_600_000
@@ -48,7 +52,8 @@ class Lengths(NamedTuple):
 
     longest_ms: of one slice. rows, pages: what a slice should hold. overlap_ms: what is read beside it. per_s: requests
     a second. is_one_walk: the platform's lists have no end, so all of the past is one slice. least_live_ms: of a slice
-    at the end of time. whole: stretches of time that are not cut, earliest first."""
+    at the end of time. whole: stretches of time that are not cut, earliest first. longer: how many times longer a
+    slice of the past may be than `rows` says, where its overlap costs much."""
 
     longest_ms: int = 86_400_000
     rows: int = 1_000
@@ -58,6 +63,7 @@ class Lengths(NamedTuple):
     is_one_walk: bool = False
     least_live_ms: int = 0
     whole: tuple[tuple[int, int], ...] = ()
+    longer: float = 1.0
 
 
 def before_whole(end_ms: int, lengths: Lengths) -> int:
@@ -107,6 +113,7 @@ def judged(tuning: Tuning | None, lengths: Lengths) -> Tuning:
         kept_ms = _within(tuning.length_ms, least_ms, lengths.longest_ms)
         return tuning if kept_ms == tuning.length_ms else replace(tuning, length_ms=kept_ms)
     fitting_ms = tuning.span_ms * lengths.rows // max(1, tuning.rows)
+    fitting_ms = max(fitting_ms, int(min(PAST_OVERLAPS * lengths.overlap_ms, lengths.longer * fitting_ms)))
     length_ms = _within(min(fitting_ms, GROWTH * tuning.length_ms), least_ms, lengths.longest_ms)
     return Tuning(length_ms, is_sure=length_ms < 2 * tuning.length_ms, wide_ms=tuning.wide_ms)
 

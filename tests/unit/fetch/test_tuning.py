@@ -2,6 +2,7 @@
 
 from itertools import pairwise
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -20,12 +21,16 @@ from actors.fetch.rules.tuning import (
     most_open,
     pages_of,
     read,
+    settled_length_ms,
 )
+from actors.fetch.slice_allocator import lengths_of
+from platforms.adapter import Declaration, PageRules
 
 DAY = 86_400_000
 HOUR = 3_600_000
 AUTO = FetchSettings(slice_ms=0, settle_ms=30_000, again_ms=())
 START_MS = 1_700_000_000_123
+BY_NUMBER = PageRules(has_total=True, numbered="number")
 
 
 def batched_pairs(edges: list[int]) -> list[tuple[int, int]]:
@@ -40,6 +45,7 @@ lengths = st.builds(
     longest_ms=st.integers(30_000, 30 * DAY),
     rows=st.integers(1, 3_000),
     pages=st.integers(1, 10),
+    longer=st.floats(1, 4),
     overlap_ms=st.integers(0, 10_000),
     per_s=st.floats(0.001, 1_000),
     is_one_walk=st.booleans(),
@@ -170,6 +176,7 @@ def test_the_length_converges_to_the_wanted_rows(rows_a_ms: float, bounds: Lengt
     for _ in range(40):
         tuning = judged(read(tuning, tuning.length_ms, round(tuning.length_ms * rows_a_ms)), bounds)
     wanted_ms = bounds.rows / rows_a_ms
+    wanted_ms = max(wanted_ms, min(40 * bounds.overlap_ms, bounds.longer * wanted_ms))
     least_ms = min(bounds.longest_ms, max(1_000, 5 * bounds.overlap_ms))
     if least_ms * 2 < wanted_ms < bounds.longest_ms / 2 and bounds.rows >= 100:
         assert 0.9 * wanted_ms <= tuning.length_ms <= 1.1 * wanted_ms
@@ -213,6 +220,19 @@ def test_a_quiet_shop_of_three_years_is_read_in_days() -> None:
 def test_a_shop_of_ten_orders_a_second_is_read_in_slices_of_some_pages() -> None:
     _, done = read_history(0.01, Lengths(longest_ms=DAY), DAY)
     assert 840 <= len(done) < 900
+
+
+@pytest.mark.parametrize(("pages", "longer"), [(PageRules(has_total=True), 4), (BY_NUMBER, 1.75)])
+def test_a_busy_shop_has_longer_slices_so_that_overlaps_cost_little(pages: PageRules, longer: float) -> None:
+    settings = FetchSettings()
+    bounds = lengths_of(Declaration(name="busy", pages=replace(pages, size=50)), settings)
+    for rows_a_ms in (0.01, 0.1):
+        fitting_ms = 500 / rows_a_ms
+        wanted_ms = max(5 * bounds.overlap_ms, min(40 * bounds.overlap_ms, longer * fitting_ms))
+        length_ms = settled_length_ms(bounds, round(rows_a_ms * DAY), DAY)
+        assert length_ms == pytest.approx(wanted_ms, rel=0.01)
+    slow = lengths_of(Declaration(name="slow", pages=replace(pages, size=50)), replace(settings, rate=0.2))
+    assert settled_length_ms(slow, round(0.002 * DAY), DAY) == pytest.approx(75_000, rel=0.01)
 
 
 def test_a_shop_that_becomes_busy_has_short_slices_soon() -> None:
