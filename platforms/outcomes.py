@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from math import ceil
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -15,6 +17,7 @@ from platforms.fields import Steps, value_at
 from platforms.mending import BYTE_ORDER_MARK
 
 _MONTHS = {name: n for n, name in enumerate("Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split(), start=1)}  # noqa: SIM905
+_SECONDS = re.compile(r"\d+(\.\d+)?", re.ASCII)
 _PASSING = frozenset({408, 425})  # request timeout, too early
 _LONGEST_TEXT = 300
 _BEGINNING = 80
@@ -105,12 +108,12 @@ def _usual_words(answer: Any, depth: int = 0) -> Any:
 
 
 def retry_after_ms(headers: Mapping[str, str], longest_ms: int) -> int | None:
-    """Return the `Retry-After` as a wait, between 0 and `longest_ms`, None without a readable one.
-
-    A date counts from the answer's own `Date`, since the platform's clock is not ours (RFC 9110, 10.2.3)."""
+    """Return the `Retry-After` as a wait, between 0 and `longest_ms`, None without a readable one. Shopify's seconds
+    have a fraction. A date counts from the answer's own `Date`, since the platform's clock is not ours (RFC 9110,
+    10.2.3)."""
     text = headers.get("retry-after", "").strip()
-    if text.isascii() and text.isdecimal():
-        return min(int(text[:18]) * 1000, longest_ms)
+    if _SECONDS.fullmatch(text):
+        return ceil(min(float(text) * 1000, longest_ms))
     until, now = http_date_ms(text), http_date_ms(headers.get("date", ""))
     if until is None or now is None:
         return None

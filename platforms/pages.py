@@ -47,7 +47,8 @@ class PageReader:
         page.has_more = self._more(values) is True
         page.server_time_ms = self._clock(values, response.headers)
         broken = broken_rows(response.body, self.row_steps) if self._file.request.graphql is not None else {}
-        self._rows.read(values.get("rows") or (), page, broken)
+        rows = values.get("rows")
+        self._rows.read(self._listed(rows, response.body) if isinstance(rows, dict) else rows or (), page, broken)
         return page
 
     def _values(self, body: bytes) -> dict[str, Any]:
@@ -67,6 +68,12 @@ class PageReader:
             return {"rows": read_json(self._list.decode, body)}
         head = read_json(self._envelope.decode, body)
         return {label: get(head) for label, get in self._envelope.getters.items()}
+
+    def _listed(self, rows: dict[str, Raw], body: bytes) -> list[Raw]:
+        """Return the rows of an object whose names are numbers: PHP writes so a list that lost some of its members."""
+        if not rows or not all(name.isdecimal() for name in rows):
+            raise self._unreadable(f"Expected `array`, got `object` - at `$.{self._file.record.rows}`", body)
+        return list(rows.values())
 
     def _is_empty(self, body: bytes) -> bool:
         """Return whether the answer leaves out a list of nothing, as its total says."""
@@ -259,7 +266,7 @@ def _server_time(file: AdapterFile) -> Callable[[WireTime], int | None] | None:
 
 
 def _envelope(file: AdapterFile) -> Picker:
-    fields = {"rows": Field("record.rows", file.record.rows, list[Raw] | None)}
+    fields = {"rows": Field("record.rows", file.record.rows, list[Raw] | dict[str, Raw] | None)}
     optional = {
         "next": ("pages.next", file.pages.next, str | int | bool),
         "more": ("pages.more", file.pages.more, str | int | bool),

@@ -26,18 +26,25 @@ def check_base_url(where: str, text: str) -> str:
 
 def next_url(link: str, base_url: str) -> str:
     """Return a link from an answer as an absolute URL. BrokenContract when it leaves the platform's own origin, since
-    our credentials would go with it."""
+    our credentials would go with it. A shop behind a proxy that ends TLS may write http: then https stays."""
     try:
         url = urljoin(base_url + "/", link)
     except ValueError as error:
         raise BrokenContract("the next link cannot be read as an address") from error
     there, here = _split(url), _split(base_url)
+    if there is not None and here is not None and _is_without_tls(there, here):
+        there = there._replace(scheme=here.scheme, netloc=here.netloc)
+        url = there.geturl()
     if there is None or here is None or _origin(there) != _origin(here) or there.username is not None:
-        host = there.hostname if there is not None else None
-        raise BrokenContract(
-            f"the next link leads to {host or 'nowhere'}, away from {here.hostname if here else base_url}"
-        )
+        told = "nowhere" if there is None or not there.hostname else _told_origin(there)
+        raise BrokenContract(f"the next link leads to {told}, away from {_told_origin(here) if here else base_url}")
     return url
+
+
+def _is_without_tls(there: SplitResult, here: SplitResult) -> bool:
+    """Return whether a link is that of an https origin, but for the scheme."""
+    is_host = there.hostname == here.hostname and there.username is None
+    return is_host and (here.scheme, there.scheme) == ("https", "http") and there.port in (None, 80, _origin(here)[2])
 
 
 def _split(text: str) -> SplitResult | None:
@@ -51,6 +58,10 @@ def _split(text: str) -> SplitResult | None:
 
 def _origin(parts: SplitResult) -> tuple[str, str | None, int | None]:
     return parts.scheme, parts.hostname, parts.port or _PORTS.get(parts.scheme)
+
+
+def _told_origin(parts: SplitResult) -> str:
+    return f"{parts.scheme}://{parts.hostname}{f':{parts.port}' if parts.port else ''}"
 
 
 def _shown(text: str) -> str:

@@ -7,6 +7,7 @@ status is returned, and the adapter judges it.
 from __future__ import annotations
 
 import re
+from codecs import lookup
 from collections import defaultdict
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -28,6 +29,9 @@ CHUNK = 1 << 16
 LARGE = 8 << 20
 """In bytes. Of all responses of one host, only one at a time may grow beyond this."""
 MOST_REASON = 200
+_OF_EUROPE = ("iso8859", "cp125", "koi8")
+_OF_ASIA = ("gb", "big5", "shift_jis", "cp932", "cp949", "cp950", "euc_", "iso2022", "utf-16", "utf-32")
+"""Python's names of charsets that a platform may use, by how they begin. Its other codecs are no charsets."""
 _QUERY = re.compile(r"[?#][^\s'\"]*")
 
 
@@ -66,7 +70,7 @@ class Transport:
                 allow_redirects=False,
             ) as answer:
                 body = await self._read(answer, most_bytes, timeout_s)
-                return Response(answer.status, _headers(answer.headers), body)
+                return Response(answer.status, _headers(answer.headers), _in_utf8(body, answer.charset))
         except (aiohttp.ClientError, BadEncoding, TimeoutError, OSError) as error:
             raise PlatformDown(
                 f"{request.method} {shown_url(request.url)}: {type(error).__name__} {_error_text(error)}"
@@ -109,6 +113,27 @@ def _within(timeout_s: float) -> aiohttp.ClientTimeout:
     import aiohttp
 
     return aiohttp.ClientTimeout(total=timeout_s)
+
+
+def _in_utf8(body: bytes, charset: str | None) -> bytes:
+    """Return the body in UTF-8, as JSON has to be, if its Content-Type names another charset and that is true. Many
+    servers name one of Europe whatever they send, so there what is UTF-8 stays."""
+    if not charset or charset.lower() in ("utf-8", "utf8"):
+        return body
+    try:
+        name = lookup(charset).name
+        is_other = name.startswith(_OF_ASIA) or (name.startswith(_OF_EUROPE) and not _is_utf8(body))
+        return body.decode("cp1252" if name == "iso8859-1" else name).encode() if is_other else body
+    except (LookupError, ValueError):  # no charset, or not that of the body
+        return body
+
+
+def _is_utf8(body: bytes) -> bool:
+    try:
+        str(body, "utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _headers(headers: Mapping[str, str]) -> dict[str, str]:

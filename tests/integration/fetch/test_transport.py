@@ -196,6 +196,36 @@ async def test_an_answer_without_a_body_is_none_whatever_it_says_of_its_encoding
             assert (await get(transport, url)).body == b""
 
 
+CHARSETS = {
+    "none": ("application/json", "Müller, 東京", "utf-8"),
+    "its own": ("application/json; charset=utf-8", "Müller, 東京", "utf-8"),
+    "a wrong one": ("application/json; charset=iso-8859-1", "Müller, 東京", "utf-8"),
+    "an unknown one": ("application/json; charset=klingon", "Müller, 東京", "utf-8"),
+    "no charset": ("application/json; charset=rot13", "Müller, 東京", "utf-8"),
+    "of China": ('application/json; Charset="GBK"', "Müller, 東京", "gbk"),
+    "of Japan": ("text/json;charset=Shift_JIS", "東京", "shift-jis"),
+    "two bytes a sign": ("application/json; charset=utf-16", "Müller", "utf-16"),
+    "of Europe": ("application/json; charset=ISO-8859-1", "Müller, 5 €", "cp1252"),
+}
+
+
+@pytest.mark.parametrize(("kind", "text", "encoding"), CHARSETS.values(), ids=CHARSETS.keys())
+async def test_a_body_in_another_charset_becomes_utf_8(kind: str, text: str, encoding: str) -> None:
+    async def handle(request: web.Request) -> web.Response:
+        return web.Response(body=text.encode(encoding), headers={"Content-Type": kind})
+
+    async with a_server(handle) as url, open_transport() as transport:
+        assert (await get(transport, url)).body.decode() == text
+
+
+async def test_a_body_that_is_not_in_its_charset_stays_as_it_is() -> None:
+    async def handle(request: web.Request) -> web.Response:
+        return web.Response(body=b"{\x81\xff", headers={"Content-Type": "text/plain; charset=cp1252"})
+
+    async with a_server(handle) as url, open_transport() as transport:
+        assert (await get(transport, url)).body == b"{\x81\xff"
+
+
 BROKEN = {
     "nothing": b"",
     "no HTTP": b"SSH-2.0-OpenSSH\r\n",

@@ -78,7 +78,9 @@ def test_json_that_is_not_whole_passes_by_itself(body: bytes) -> None:
     [
         {"error": {"code": "oops"}},
         {"orders": "none"},
-        {"orders": {"0": {}}},
+        {"orders": {}},
+        {"orders": {"a": {}}},
+        {"orders": {"0": {}, "b": {}}},
         {"data": {"orders": []}},
         [],
         {"orders": [], "total": "many"},
@@ -92,6 +94,14 @@ def test_json_that_is_not_whole_passes_by_itself(body: bytes) -> None:
 def test_json_that_is_not_as_declared_is_a_broken_contract(body: object) -> None:
     with pytest.raises(BrokenContract):
         adapter().page(answer(body))
+
+
+def test_a_list_that_is_an_object_of_numbers_has_its_members_as_rows() -> None:
+    """PHP writes so a list that something was taken out of. One order in place of the list of it is no list."""
+    rows = {"0": row(), "2": row(id="b")}
+    assert [each.key for each in adapter().page(answer({"orders": rows, "total": 2})).rows] == ["a", "b"]
+    with pytest.raises(Unreadable, match=r"Expected `array`, got `object` - at `\$\.orders`"):
+        adapter().page(answer({"orders": row(), "total": 1}))
 
 
 def test_a_list_that_is_null_is_empty() -> None:

@@ -51,11 +51,31 @@ def test_a_next_link_may_stay_on_the_platform(link: str, url: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("link", "base", "url"),
+    [
+        ("http://api.example.com/v1/orders?page=2", BASE, "https://api.example.com/v1/orders?page=2"),
+        ("http://api.example.com:80/v1/orders", BASE, "https://api.example.com/v1/orders"),
+        ("http://api.example.com:443/v1/orders", BASE, "https://api.example.com/v1/orders"),
+        ("http://shop.example:8443/o", "https://shop.example:8443", "https://shop.example:8443/o"),
+    ],
+)
+def test_a_next_link_of_a_shop_that_does_not_know_of_its_tls_stays_on_https(link: str, base: str, url: str) -> None:
+    """A proxy in front of the shop ends TLS, and the shop writes http into its links."""
+    assert next_url(link, base) == url
+
+
+def test_a_next_link_never_leaves_http_for_another_origin() -> None:
+    for link in ("https://api.example.com/v1/orders", "https://api.example.com:80/v1/orders"):
+        with pytest.raises(BrokenContract, match=r"https://api\.example\.com.*, away from http://api\.example\.com"):
+            next_url(link, "http://api.example.com")
+
+
+@pytest.mark.parametrize(
     "link",
     [
         "https://evil.example/orders",
         "//evil.example/orders",
-        "http://api.example.com/v1/orders",
+        "http://api.example.com:8080/v1/orders",
         "https://api.example.com:8443/v1/orders",
         "https://api.example.com.evil.example/",
         "https://user@api.example.com/v1/orders",
