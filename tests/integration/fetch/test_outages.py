@@ -39,6 +39,9 @@ SHOP = SHOPS[0]
 PAST_MS = 10_000
 NO_TRY_TO_SPARE: dict[str, Any] = {"retries": 0, "slice": "5s", "retry_base": "50ms"}
 
+PATIENT: dict[str, Any] = {"request_timeout": "30s", "timeout": "60s"}
+"""For a platform that is well, on a busy machine."""
+
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,6 +82,7 @@ async def test_a_platform_that_is_away_costs_no_attempt_and_is_read_on_by_itself
         (ledger,) = await each_when(node, [SHOP], probed(5))
         assert sum(piece.is_taken for piece in ledger.open) == 0  # the others wait for the probe
         mall.dealer.set(faults())
+        await put_setting(connection, publisher, "fetch.mall", {**QUICK, **NO_TRY_TO_SPARE, **own, **PATIENT})
         (ledger,) = await each_when(node, [SHOP], is_read(mall))
     assert (ledger.holes, ledger.outage, heard.of(HoleMade)) == ((), None, [])
     assert {event.attempt for event in heard.of(SliceCompleted)} == {1}

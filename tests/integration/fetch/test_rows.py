@@ -185,7 +185,8 @@ async def test_a_wrong_declaration_parks_the_source_with_what_the_platform_said_
             await ledgers.move(SHOP, lambda ledger: (steering.resume(ledger, now_ms()), None))
         ledger = await ledger_when(engine, SHOP, lambda ledger: ledger.watermark_ms > start_ms + 30_000)
     assert (ledger.holes, await dead_rows(connection)) == ((), [])
-    assert len(heard.of(SourceParked)) == len(logged.of("notice")) == 1
+    parked_notices = [each for each in logged.of("notice") if each["notice"]["kind"] == "parked"]
+    assert len(heard.of(SourceParked)) == len(parked_notices) == 1
     assert await stored_orders(connection)
 
 
