@@ -123,7 +123,7 @@ async def stop(process: Process) -> None:
     if process.returncode is None:
         process.send_signal(signal.SIGINT)
     try:
-        with anyio.fail_after(30):
+        with anyio.fail_after(90):
             await process.wait()
     except TimeoutError:
         process.kill()
