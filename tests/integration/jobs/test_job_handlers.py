@@ -142,12 +142,17 @@ async def test_node_that_was_stopped_settles_nothing_when_it_wakes(shop: Shop) -
             await shop.until("cancelled,True", 1)
             assert await first.end(signal.SIGTERM) == 0
             found = await shop.jobs.store.find("awaits", "one")
-            assert found is None or found.seq == held.seq  # the other holds it still, or has finished it
+            # The other holds it still, or has finished it, unless a busy machine had that stand still, too.
+            assert found is None or found.seq == held.seq or second.stood_still()
             await shop.until_empty("awaits")
             assert await second.end(signal.SIGTERM) == 0
     begun, ended = shop.notes("begun"), shop.notes("ended")
-    assert [one.id for one in begun] == ["one", "one"]
     assert begun[1].attempt > begun[0].attempt == 1
+    if second.stood_still():
+        assert {one.id for one in ended} == {"one"}
+        assert (first.process.pid, 1) not in {(one.pid, one.attempt) for one in ended}
+        return
+    assert [one.id for one in begun] == ["one", "one"]
     assert [(one.id, one.pid) for one in ended] == [("one", begun[1].pid)]
 
 
