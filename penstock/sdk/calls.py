@@ -100,19 +100,26 @@ class ServiceClient:
         wait_s: float = 0.0,
         timeout_s: float | None = None,
         on_late: Callable[[bytes], None] | None = None,
+        begun: "Begun | None" = None,
     ) -> Answered:
         """Send a request and return its reply. `wait_s`: how long the request allows the service to wait. `on_late`
-        gets the replies to other tries, if they come.
+        gets the replies to other tries, if they come. `begun`: this request, begun before with the client's own time.
 
         Raises NotAccepted, Stale, Timeout, Unavailable."""
         limit_s = self._timeout_s if timeout_s is None else timeout_s
-        question = _Question(self, self.subject(endpoint), payload, monotonic_s() + limit_s + wait_s)
+        question = begun or Begun(self, self.subject(endpoint), payload, monotonic_s() + limit_s + wait_s)
         try:
             return Answered(await self._answer(question, limit_s, wait_s), question.is_repeated)
         finally:
             question.close(on_late)
 
-    async def _answer(self, question: "_Question", limit_s: float, wait_s: float) -> bytes:
+    def begin(self, endpoint: str, payload: bytes) -> "Begun":
+        """Send a request at once, if the link is there, for a `request` that follows and waits for its reply."""
+        question = Begun(self, self.subject(endpoint), payload, monotonic_s() + self._timeout_s)
+        question.ask_now()
+        return question
+
+    async def _answer(self, question: "Begun", limit_s: float, wait_s: float) -> bytes:
         for failures in count(1):
             try:
                 return await question.answer(TRY_S + wait_s)
@@ -158,7 +165,7 @@ class ServiceClient:
             asyncio.get_running_loop().call_later(LATE_S, answer.cancel)
 
 
-class _Question:
+class Begun:
     """One request with all its tries. `is_repeated`: an earlier try may have been done, and its reply was lost."""
 
     def __init__(self, service: ServiceClient, subject: str, payload: bytes, deadline_s: float) -> None:
@@ -170,13 +177,23 @@ class _Question:
         self._payload = payload
         self._began_s, self._memory = monotonic_s(), service.connection.memory
         self._tries: set[asyncio.Future[Message]] = set()
+        self._name = ""
+
+    def ask_now(self) -> None:
+        """Send the first try, if the link is there. It does no harm if nobody waits for it."""
+        with suppress(StreamError):  # what forbids it now is raised by `answer`
+            if self._connection.is_connected:
+                self._name = self._send(self._service.preferred)
+                for each in self._tries:
+                    each.add_done_callback(_look_at)
 
     async def answer(self, try_s: float) -> bytes:
         """Send the request and return the first reply. If the first instance has not got it, send it to another
         instance too. Raises the errors of `ServiceClient.request`, and Timeout after `try_s` or when the link broke."""
         until_s = min(self.deadline_s, monotonic_s() + try_s)
         try:
-            name, silent_s = await self._ask(self._service.preferred), SILENT_S
+            name, self._name = self._name, ""
+            name, silent_s = name or await self._ask(self._service.preferred), SILENT_S
             while (message := await self._heard(min(until_s, monotonic_s() + silent_s))) is None:
                 if monotonic_s() >= until_s:
                     raise Timeout(f"{self.subject}: no answer within {try_s:g} s")
@@ -204,15 +221,17 @@ class _Question:
 
     async def _ask(self, instance: str) -> str:
         """Send one more try, to this instance or to any. Return the try's name."""
+        await self._connection.connected_by(self.deadline_s)
+        return self._send(instance)
+
+    def _send(self, instance: str) -> str:
         name = self._service.fresh_name()
         headers = {QUESTION_HEADER: name}
         if self.is_repeated and self._memory:
             age_ms = round((monotonic_s() - self._began_s) * 1000)
             headers |= {AGE_HEADER: str(age_ms), MEMORY_HEADER: self._memory}
         subject = f"{self.subject}.{instance}" if instance else self.subject
-        self._tries.add(
-            await self._connection.send_request(subject, self._payload, headers=headers, deadline_s=self.deadline_s)
-        )
+        self._tries.add(self._connection.send_request_now(subject, self._payload, headers=headers))
         return name
 
     async def _heard(self, until_s: float) -> Message | None:
@@ -250,6 +269,12 @@ class _Question:
         finally:
             if not who.cancel():
                 who.exception()
+
+
+def _look_at(answer: "asyncio.Future[Message]") -> None:
+    """Look at an error that nobody may wait for."""
+    if not answer.cancelled():
+        answer.exception()
 
 
 def _tell_late(on_late: Callable[[bytes], None], answer: "asyncio.Future[Message]") -> None:

@@ -33,10 +33,10 @@ from actors.runtime.rules.setting_values import BadSetting, Duration
 from actors.runtime.rules.spellings import hinted, unknown_option
 from actors.runtime.supervisor import one_error
 from actors.runtime.tracing import traces
-from actors.runtime.turns import Carriers, Turns
+from actors.runtime.turns import Carriers, Later, Turns
 from penstock.api.forms.jobs import Answers, JobOptions, Kicked, ReservedJobs, TopicsShown, TopicViews, Whys
 from penstock.errors import NotAccepted, PenstockError, Stale, Timeout, Unavailable, UsageError
-from penstock.sdk.calls import ServiceClient, client_error
+from penstock.sdk.calls import Begun, ServiceClient, client_error
 from penstock.sdk.client_forms import (
     MILLISECONDS,
     add_answers,
@@ -142,7 +142,7 @@ class Jobs:
         self.carriers = carriers = Carriers(Unavailable, Timeout)
         self.direct: DirectAdds | None = None
         """Set if this client stores jobs by itself."""
-        self._adds = Turns(carriers, self._send_adds, most_size=self._room, most=MOST_IN_PART)
+        self._adds = Turns(carriers, self._send_adds, most_size=self._room, most=MOST_IN_PART, sends_now=True)
         self._finishes = Turns(carriers, self._send_direct_finishes, most_size=lambda: MOST_JOBS, most=MOST_DIRECT)
         self._settles = Turns(carriers, self._send_settles, most_size=self._room, most=MOST_IN_PART)
         self._reserves = Turns(
@@ -225,9 +225,14 @@ class Jobs:
                     tasks.start_soon(send, here[part], partial(direct.add, [named[at] for at in here[part]]))
         return [answer for answer in answers if answer is not None]
 
-    async def _send_adds(self, _kind: None, jobs: Sequence[bytes]) -> builtins.list[Added | NotAdded]:
-        answered = await self._service.request("add", b"[%b]" % b",".join(jobs))
-        answers = _one_each(add_answers(answered.payload), jobs)
+    def _send_adds(self, _kind: None, jobs: Sequence[bytes]) -> Awaitable[builtins.list[Added | NotAdded]]:
+        """Send jobs at once. Whoever waits gets the answers."""
+        payload = b"[%b]" % b",".join(jobs)
+        return Later(partial(self._added_there, payload, len(jobs), self._service.begin("add", payload)))
+
+    async def _added_there(self, payload: bytes, count: int, begun: Begun) -> builtins.list[Added | NotAdded]:
+        answered = await self._service.request("add", payload, begun=begun)
+        answers = _one_each(add_answers(answered.payload), count)
         return [_known(answer, answered.is_repeated) for answer in answers] if answered.is_repeated else answers
 
     # ---- holding
@@ -419,7 +424,7 @@ class Jobs:
         more = b"" if settling.more == b"{}" else b"," + settling.more[1:-1]
         payload = b'{"receipts":[%b]%b}' % (b",".join(receipts), more)
         answered = await self._service.request(settling.verb, payload, timeout_s=settling.timeout_s)
-        answers = _one_each(decode(answered.payload, Answers).answers, receipts)
+        answers = _one_each(decode(answered.payload, Answers).answers, len(receipts))
         if answered.is_repeated:
             answers = [_in_doubt(answer) if answer.code in ("stale", "unavailable") else answer for answer in answers]
         return answers
@@ -526,9 +531,9 @@ def _added(answer: Added | NotAdded) -> Added:
     raise NotAccepted(answer.reason, code=answer.code, field=answer.field)
 
 
-def _one_each(answers: builtins.list[_T], calls: Sequence[object]) -> builtins.list[_T]:
-    if len(answers) != len(calls):
-        raise PenstockError(f"{len(calls)} calls have {len(answers)} answers; is the service of another version?")
+def _one_each(answers: builtins.list[_T], calls: int) -> builtins.list[_T]:
+    if len(answers) != calls:
+        raise PenstockError(f"{calls} calls have {len(answers)} answers; is the service of another version?")
     return answers
 
 

@@ -18,7 +18,8 @@ from penstock.node.job_doors import open_desk
 from streams.bucket import Bucket
 from streams.clock import now_ms
 from streams.connection import Connection
-from streams.errors import StreamError
+from streams.errors import OutcomeUnknown, StreamError
+from streams.frames import Message
 from streams.job_messages import NewJob, body_of
 from streams.log import read_log
 from streams.publisher import Publisher
@@ -158,3 +159,15 @@ async def open_service(office: Office) -> AsyncIterator[anyio.Event]:
     finally:
         stop.set()
         await serving
+
+
+def lost_after(answer: "asyncio.Future[Message]", subject: str) -> "asyncio.Future[Message]":
+    """Return the future of an answer that is lost on its way, once it was given."""
+    lost: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+
+    def lose(_: object) -> None:
+        if not lost.done():
+            lost.set_exception(OutcomeUnknown("the answer was lost", subject=subject))
+
+    answer.add_done_callback(lose)
+    return lost

@@ -4,6 +4,7 @@ affect the others. A single job gets its own answer, or an error."""
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
+from actors.jobs.adds import FIRST
 from actors.jobs.desk import JobDesk
 from actors.jobs.rules.job_answers import (
     HTTP_CODES,
@@ -52,11 +53,12 @@ async def add(desk: JobDesk, _ask: None, question: Question) -> object:
     if still := desk.standstill():  # our client asks again, and says of what age its add is
         raise refused("unavailable", f"{still}; not done, ask again")
     jobs, is_single = read_jobs(question.request.payload)
-    if is_single and isinstance(jobs[0], NewJob):
-        return _only([await desk.add_one(jobs[0], first=_first_try(question))])
-    asked = [job for job in jobs if not isinstance(job, NotAdded)]
-    added = iter(await desk.add(asked, first=_first_try(question)))
-    answers = [job if isinstance(job, NotAdded) else next(added) for job in jobs]
+    if len(jobs) == 1 and isinstance(jobs[0], NewJob):  # our client sends lists, of one too
+        answers = [await desk.add_one(jobs[0], first=_first_try(question))]
+    else:
+        asked = [job for job in jobs if not isinstance(job, NotAdded)]
+        added = iter(await desk.add(asked, first=_first_try(question)))
+        answers = [job if isinstance(job, NotAdded) else next(added) for job in jobs]
     return _only(answers) if is_single else {"answers": answers}
 
 
@@ -64,6 +66,8 @@ def _first_try(question: Question) -> FirstTry:
     """Return when a request was first sent."""
     headers = question.request.headers
     told = headers.get(AGE_HEADER, "")
+    if not told and MEMORY_HEADER not in headers:
+        return FIRST
     age_s = int(told) / 1000 if told.isascii() and told.isdigit() and len(told) < 12 else 0.0
     return FirstTry(age_s, headers.get(MEMORY_HEADER, ""))
 

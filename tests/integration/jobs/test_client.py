@@ -18,11 +18,10 @@ from penstock.sdk import calls, client_jobs, held_jobs
 from penstock.sdk.client import Client
 from penstock.sdk.held_jobs import HeldJob
 from streams.connection import Connection
-from streams.errors import OutcomeUnknown
 from streams.frames import Message
 from streams.job_messages import LARGEST_BODY
 from streams.server import EmbeddedServer
-from tests.support.desks import TOPIC, Office, open_office, open_service
+from tests.support.desks import TOPIC, Office, lost_after, open_office, open_service
 
 pytestmark = pytest.mark.three_servers
 
@@ -369,19 +368,17 @@ async def test_an_answer_that_is_lost_is_asked_for_again_and_adds_no_second_job(
     client: Client, office: Office, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     connection = client.jobs._service.connection
-    ask, lost = connection.send_request, 0
+    ask, lost = connection.send_request_now, 0
 
-    async def lose(subject: str, payload: bytes, **more: Any) -> asyncio.Future[Message]:
+    def lose(subject: str, payload: bytes, **more: Any) -> asyncio.Future[Message]:
         nonlocal lost
-        answer = await ask(subject, payload, **more)
+        answer = ask(subject, payload, **more)
         if lost < 2:
             lost += 1
-            await answer
-            answer = asyncio.get_running_loop().create_future()
-            answer.set_exception(OutcomeUnknown("the answer was lost", subject=subject))
+            return lost_after(answer, subject)
         return answer
 
-    monkeypatch.setattr(connection, "send_request", lose)
+    monkeypatch.setattr(connection, "send_request_now", lose)
     for on_same in ("keep", "error", "replace"):
         lost = 0
         added = await client.jobs.add(TOPIC, 1, delay=HOUR, on_same=on_same)

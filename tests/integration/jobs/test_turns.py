@@ -18,14 +18,14 @@ from penstock.sdk.client import Client
 from penstock.sdk.client_jobs import MOST_IN_PART
 from penstock.sdk.held_jobs import HeldJob
 from streams.connection import Connection
-from streams.errors import Disconnected, OutcomeUnknown, Refused
+from streams.errors import Disconnected, Refused
 from streams.frames import Message
 from streams.job_messages import LARGEST_BODY, NewJob
 from streams.server import EmbeddedServer
 from streams.specs import wanted
 from streams.topology import apply
 from tests.support.command import Running, node, plain_environment
-from tests.support.desks import TOPIC, Office, open_office, open_service
+from tests.support.desks import TOPIC, Office, lost_after, open_office, open_service
 
 
 @pytest.fixture
@@ -196,20 +196,18 @@ async def test_the_answer_to_a_turn_that_is_lost_is_asked_for_again(
 ) -> None:
     """Each add of it is one job, and each caller hears that its own made it."""
     connection = client.jobs._service.connection
-    ask, lost = connection.send_request, 0
+    ask, lost = connection.send_request_now, 0
 
-    async def lose(subject: str, payload: bytes, **more: Any) -> asyncio.Future[Message]:
+    def lose(subject: str, payload: bytes, **more: Any) -> asyncio.Future[Message]:
         nonlocal lost
-        answer = await ask(subject, payload, **more)
+        answer = ask(subject, payload, **more)
         if lost < 1:
             lost += 1
-            await answer
-            answer = asyncio.get_running_loop().create_future()
-            answer.set_exception(OutcomeUnknown("the answer was lost", subject=subject))
+            return lost_after(answer, subject)
         return answer
 
     await office.add("taken")
-    monkeypatch.setattr(connection, "send_request", lose)
+    monkeypatch.setattr(connection, "send_request_now", lose)
     names = [f"{number}" for number in range(20)]
     *added, kept = await asyncio.gather(
         *(client.jobs.add(TOPIC, id=name) for name in names),

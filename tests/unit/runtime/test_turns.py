@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from actors.runtime.turns import Carriers, Turns
+from actors.runtime.turns import Carriers, Later, Turns
 from penstock.errors import NotAccepted, Timeout, Unavailable
 
 
@@ -163,3 +163,26 @@ async def test_answers_that_do_not_fit_the_calls_are_nobodys() -> None:
     for task in service.begin(1, 2):
         with pytest.raises(ValueError, match="2 calls have 1 answers"):
             await task
+
+
+async def test_what_fills_a_request_is_sent_while_the_turn_goes_on() -> None:
+    """Of calls that one turn makes, those that follow find it under way. The rest leaves when the turn is over."""
+    sent: list[list[int]] = []
+    seen: list[int] = []
+
+    def send(_kind: None, calls: Sequence[int]) -> Later[Sequence[str]]:
+        sent.append(list(calls))
+        return Later(lambda: answered(calls))
+
+    async def answered(calls: Sequence[int]) -> Sequence[str]:
+        return [f"a{call}" for call in calls]
+
+    turns = Turns(Carriers(Unavailable, Timeout), send, most_size=lambda: 1_000, most=4, sends_now=True)
+
+    async def call(number: int) -> str:
+        seen.append(len(sent))
+        return await turns.call(number, size=1, kind=None)
+
+    assert await asyncio.gather(*map(call, range(10))) == [f"a{number}" for number in range(10)]
+    assert sent == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+    assert seen == [0, 0, 0, 0, 1, 1, 1, 1, 2, 2]
