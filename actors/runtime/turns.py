@@ -23,7 +23,7 @@ _K = TypeVar("_K", bound=Hashable)
 CLOSED = "closed meanwhile"
 
 
-class Later(Generic[_A]):
+class Deferred(Generic[_A]):
     """An awaitable that begins `begin` when it is awaited. If it never is, it leaves nothing behind."""
 
     def __init__(self, begin: Callable[[], Awaitable[_A]]) -> None:
@@ -160,7 +160,7 @@ class Turns(Generic[_K, _C, _A]):
             ride.carrier = carrier
         try:
             self._carriers.check_open()
-            answers = self._send(kind, calls) if self._sends_now else Later(partial(self._send, kind, calls))
+            answers = self._send(kind, calls) if self._sends_now else Deferred(partial(self._send, kind, calls))
             carrier.task = self._carriers.start(self._carry(answers, rides))
         except Exception as error:
             _fail(rides, error)

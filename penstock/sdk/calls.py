@@ -100,26 +100,26 @@ class ServiceClient:
         wait_s: float = 0.0,
         timeout_s: float | None = None,
         on_late: Callable[[bytes], None] | None = None,
-        begun: "Begun | None" = None,
+        begun: "BegunRequest | None" = None,
     ) -> Answered:
         """Send a request and return its reply. `wait_s`: how long the request allows the service to wait. `on_late`
         gets the replies to other tries, if they come. `begun`: this request, begun before with the client's own time.
 
         Raises NotAccepted, Stale, Timeout, Unavailable."""
         limit_s = self._timeout_s if timeout_s is None else timeout_s
-        question = begun or Begun(self, self.subject(endpoint), payload, monotonic_s() + limit_s + wait_s)
+        question = begun or BegunRequest(self, self.subject(endpoint), payload, monotonic_s() + limit_s + wait_s)
         try:
             return Answered(await self._answer(question, limit_s, wait_s), question.is_repeated)
         finally:
             question.close(on_late)
 
-    def begin(self, endpoint: str, payload: bytes) -> "Begun":
+    def begin(self, endpoint: str, payload: bytes) -> "BegunRequest":
         """Send a request at once, if the link is there, for a `request` that follows and waits for its reply."""
-        question = Begun(self, self.subject(endpoint), payload, monotonic_s() + self._timeout_s)
+        question = BegunRequest(self, self.subject(endpoint), payload, monotonic_s() + self._timeout_s)
         question.ask_now()
         return question
 
-    async def _answer(self, question: "Begun", limit_s: float, wait_s: float) -> bytes:
+    async def _answer(self, question: "BegunRequest", limit_s: float, wait_s: float) -> bytes:
         for failures in count(1):
             try:
                 return await question.answer(TRY_S + wait_s)
@@ -165,7 +165,7 @@ class ServiceClient:
             asyncio.get_running_loop().call_later(LATE_S, answer.cancel)
 
 
-class Begun:
+class BegunRequest:
     """One request with all its tries. `is_repeated`: an earlier try may have been done, and its reply was lost."""
 
     def __init__(self, service: ServiceClient, subject: str, payload: bytes, deadline_s: float) -> None:

@@ -33,10 +33,10 @@ from actors.runtime.rules.setting_values import BadSetting, Duration
 from actors.runtime.rules.spellings import hinted, unknown_option
 from actors.runtime.supervisor import one_error
 from actors.runtime.tracing import traces
-from actors.runtime.turns import Carriers, Later, Turns
+from actors.runtime.turns import Carriers, Deferred, Turns
 from penstock.api.forms.jobs import Answers, JobOptions, Kicked, ReservedJobs, TopicsShown, TopicViews, Whys
 from penstock.errors import NotAccepted, PenstockError, Stale, Timeout, Unavailable, UsageError
-from penstock.sdk.calls import Begun, ServiceClient, client_error
+from penstock.sdk.calls import BegunRequest, ServiceClient, client_error
 from penstock.sdk.client_forms import (
     MILLISECONDS,
     add_answers,
@@ -228,9 +228,9 @@ class Jobs:
     def _send_adds(self, _kind: None, jobs: Sequence[bytes]) -> Awaitable[builtins.list[Added | NotAdded]]:
         """Send jobs at once. Whoever waits gets the answers."""
         payload = b"[%b]" % b",".join(jobs)
-        return Later(partial(self._added_there, payload, len(jobs), self._service.begin("add", payload)))
+        return Deferred(partial(self._added_there, payload, len(jobs), self._service.begin("add", payload)))
 
-    async def _added_there(self, payload: bytes, count: int, begun: Begun) -> builtins.list[Added | NotAdded]:
+    async def _added_there(self, payload: bytes, count: int, begun: BegunRequest) -> builtins.list[Added | NotAdded]:
         answered = await self._service.request("add", payload, begun=begun)
         answers = _one_each(add_answers(answered.payload), count)
         return [_known(answer, answered.is_repeated) for answer in answers] if answered.is_repeated else answers

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from actors.runtime.turns import Carriers, Later, Turns
+from actors.runtime.turns import Carriers, Deferred, Turns
 from penstock.errors import NotAccepted, Timeout, Unavailable
 
 
@@ -170,9 +170,9 @@ async def test_what_fills_a_request_is_sent_while_the_turn_goes_on() -> None:
     sent: list[list[int]] = []
     seen: list[int] = []
 
-    def send(_kind: None, calls: Sequence[int]) -> Later[Sequence[str]]:
+    def send(_kind: None, calls: Sequence[int]) -> Deferred[Sequence[str]]:
         sent.append(list(calls))
-        return Later(lambda: answered(calls))
+        return Deferred(lambda: answered(calls))
 
     async def answered(calls: Sequence[int]) -> Sequence[str]:
         return [f"a{call}" for call in calls]
