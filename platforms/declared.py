@@ -135,7 +135,7 @@ class DeclaredAdapter:
         return found
 
     def told(self, response: Response, *, is_detail: bool = False) -> ToldLimit:
-        """Return what an answer tells of the platform's limits, as `told_limits.Telling`."""
+        """Return what an answer tells of the platform's limits, for `told_limits.told_by`."""
         if not self._told:
             return told_limit(response.headers)
         return strictest([reader.read(response, is_detail=is_detail) for reader in self._told])

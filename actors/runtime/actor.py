@@ -26,6 +26,7 @@ What goes wrong:
 An actor without a mailbox is a loop over `ticks` or over a bucket's watch. It needs only `ticks` from here.
 """
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from dataclasses import dataclass
@@ -142,18 +143,32 @@ async def handle_each(
     handle: Callable[[Delivery], Coroutine[Any, Any, None]],
     stop: anyio.Event,
     *,
+    keeps_hands: bool = False,
     task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
 ) -> None:
     """Call `handle` with each delivery until `stop` is set and all calls have ended. The puller's capacity limits how
-    many run at once. Deliveries that arrive after `stop` are given back at once. `handle` settles its delivery."""
+    many run at once. Deliveries that arrive after `stop` are given back at once. `handle` settles its delivery.
+    `keeps_hands`: a task takes one delivery after the other. That is cheaper, but what a call leaves in its context is
+    there in the next one."""
+    loop, idle = asyncio.get_running_loop(), list[asyncio.Future[Delivery | None]]()
+
+    async def take(delivery: Delivery | None) -> None:
+        while delivery is not None:
+            await handle(delivery)
+            if not keeps_hands or stop.is_set():
+                return
+            idle.append(turn := loop.create_future())
+            delivery = await turn
 
     async def read(hands: TaskGroup) -> None:
         while True:
             delivery = await puller.receive()
             if stop.is_set():
                 await _quietly_give_back(delivery)
+            elif (turn := _next_of(idle)) is not None:
+                turn.set_result(delivery)
             else:
-                hands.start_soon(handle, delivery)
+                hands.start_soon(take, delivery)
 
     async with anyio.create_task_group() as reading:
         async with anyio.create_task_group() as hands:
@@ -161,7 +176,17 @@ async def handle_each(
             task_status.started()
             await stop.wait()
             puller.set_capacity(0)
+            while (turn := _next_of(idle)) is not None:
+                turn.set_result(None)
         reading.cancel_scope.cancel()
+
+
+def _next_of(idle: list[asyncio.Future[Delivery | None]]) -> asyncio.Future[Delivery | None] | None:
+    """Remove and return the last hand that waits, `None` if none does."""
+    while idle:
+        if not (turn := idle.pop()).done():
+            return turn
+    return None
 
 
 class Mailbox(Generic[K, S, M, W]):
@@ -188,7 +213,7 @@ class Mailbox(Generic[K, S, M, W]):
         """Handle messages until `stop` is set and the messages in hand are finished.
         Messages that still arrive after `stop` are given back at once. If the drain deadline cancels this, the messages
         in hand are given back too. Raises FATAL errors."""
-        await handle_each(self._puller, self.handle, stop, task_status=task_status)
+        await handle_each(self._puller, self.handle, stop, keeps_hands=True, task_status=task_status)
 
     async def handle(self, delivery: Delivery) -> None:
         """Take one message through decide, store, publish and work to its end. Raises FATAL errors only."""
