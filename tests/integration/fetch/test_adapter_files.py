@@ -4,13 +4,15 @@ import time
 import tomllib
 from typing import Any
 
-from actors.fetch.rules.ledger import Ledger
+from actors.fetch.ledgers import open_ledgers
+from actors.fetch.rules import steering
+from actors.fetch.rules.ledger import Ledger, Pass
 from actors.fetch.sources import SourceKey
 from streams.connection import Connection
 from streams.fetch_messages import decode_dead_letter
 from streams.log import read_log
 from streams.publisher import Publisher
-from tests.support.engine import Node, add_source, ledger_when, put_setting, running_node, stored_orders
+from tests.support.engine import Node, add_source, ledger_bucket, ledger_when, put_setting, running_node, stored_orders
 from tests.support.teashop import KEY, TeaOrder, open_teashop
 
 REST = """
@@ -207,6 +209,10 @@ async def test_orders_that_a_graphql_server_cannot_resolve_cost_no_other_order(
     }
 
 
+def of_backfill(ledger: Ledger) -> list[Pass]:
+    return [each for each in ledger.passes if each.kind == "b"]
+
+
 async def test_nodes_share_one_login_and_a_later_node_goes_on_with_it(
     connection: Connection, publisher: Publisher
 ) -> None:
@@ -239,6 +245,11 @@ async def test_nodes_share_one_login_and_a_later_node_goes_on_with_it(
         before = len(shop.logins)
         assert before > 1
         async with running_node(connection, publisher, node="three") as three:
+            async with open_ledgers(ledger_bucket(connection, publisher)) as ledgers:  # the two may have read it all
+                end_ms = (now_s - 350) * 1000
+                await ledgers.move(key, lambda ledger: (steering.add_backfill(ledger, "old", start_ms, end_ms), None))
+            await ledger_when(three.engine, key, lambda ledger: bool(of_backfill(ledger)), within_s=60)
+            await ledger_when(three.engine, key, lambda ledger: not of_backfill(ledger), within_s=120)
             await read_until(now_s - 350, three)
         assert len(shop.logins) > before
         found = {order.order_key for order in await stored_orders(connection)}

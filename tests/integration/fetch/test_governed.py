@@ -105,10 +105,14 @@ async def test_a_node_without_work_wastes_nothing_of_a_platforms_rate(
     async with town(server, connection, publisher, {"s1": {}, "s2": {}}, 20) as mall:
         await mall.comes(90, 5)
         rates = RateCalls(ServiceClient(connection, "rates", 10.0))
-        listed = {(each.kind, each.name): each for each in (await rates.list(5)).rates}
+        with anyio.fail_after(120):
+            while True:
+                listed = {(each.kind, each.name): each for each in (await rates.list(5)).rates}
+                if listed["platform", "mall"].mean >= 15:
+                    break
         assert set(listed) == {("platform", "mall"), ("source", "mall/s1"), ("source", "mall/s2")}
         platform = listed["platform", "mall"]
-        assert (platform.rate, max(platform.begun) <= 20, platform.mean >= 15) == (20, True, True)
+        assert (platform.rate, max(platform.begun) <= 20) == (20, True)
         assert sorted(each.node for each in platform.nodes if each.share) == ["n1", "n2"]
         changed = await rates.set("mall", 40, kind="platform")
         assert (changed.before, changed.rate) == (20, 40)
