@@ -93,7 +93,7 @@ async def open_source_client(records: Records, source: SourceKey) -> AsyncIterat
     settings, is_alone = await records.settings_of(source), not await records.node_names("fetcher")
     sources = await _known_sources(records)
     work = ReadSlice(source, OpenSlice("b", 0, 0, 1), settings)
-    time = AttemptTime(settings, None)
+    time = AttemptTime(settings, anyio.CancelScope())
     time.left_ms = math.inf  # our own rate may take its time: nobody takes an audit away from us
     async with open_transport() as transport, _own_rates(records) as rates:
         logins = Logins(sources, Grants(records.session.bucket("DIGESTS")), transport, records.clock)

@@ -6,7 +6,6 @@ platform's time. They move the attempt's deadline, as far as the monitor allows 
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import count
@@ -92,12 +91,12 @@ class Stopped(Exception):
 
 
 class AttemptTime:
-    """One attempt's time: its deadline (`None`: it has none), and how long it may wait for our own rates beside that.
-    The sum stays below the age at which the monitor takes a held slice away. `was_answered`: the platform gave a usable
-    response in this attempt."""
+    """One attempt's time: its deadline, and how long it may wait for our own rates beside that. The sum stays below the
+    age at which the monitor takes a held slice away. `was_answered`: the platform gave a usable response in this
+    attempt."""
 
-    def __init__(self, settings: FetchSettings, deadline: asyncio.Timeout | None) -> None:
-        self._deadline = deadline
+    def __init__(self, settings: FetchSettings, scope: anyio.CancelScope) -> None:
+        self._scope = scope
         self.left_ms = longest_wait_ms(settings)
         self.was_answered = False
 
@@ -105,8 +104,7 @@ class AttemptTime:
         """Wait, and move the deadline by the same time."""
         if wait_ms > 0:
             self.left_ms -= wait_ms
-            if self._deadline is not None and (when_s := self._deadline.when()) is not None:
-                self._deadline.reschedule(when_s + wait_ms / 1000)
+            self._scope.deadline += wait_ms / 1000
             await anyio.sleep(wait_ms / 1000)
 
 
