@@ -1,11 +1,11 @@
 """Three servers on the project's cluster file: three replicas, and nothing lost when the leader is killed."""
 
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 from anyio import create_task_group, fail_after
@@ -26,6 +26,8 @@ from tests.support.processes import ServerProcess, cluster, urls_of
 
 pytestmark = pytest.mark.asyncio(loop_factories=["asyncio"])  # three servers and an election: once is enough
 
+T = TypeVar("T")
+
 NS = Namespace()
 SAFE = wanted(NS, profile="safe", replicas=3)
 
@@ -43,9 +45,14 @@ async def leader_of(connection: Connection, stream: str) -> str:
 
 async def stream_info(connection: Connection, stream: str, **asked: str) -> dict[str, Any]:
     """Ask until a cluster that elects answers."""
+    return await once_it_is_led(partial(connection.api, f"STREAM.INFO.{stream}", asked))
+
+
+async def once_it_is_led(ask: Callable[[], Awaitable[T]]) -> T:
+    """Repeat what a cluster that elects does not answer, or refuses for the moment."""
     while True:
         try:
-            return await connection.api(f"STREAM.INFO.{stream}", asked)
+            return await ask()
         except OutcomeUnknown:
             pass
         except Refused as refused:
@@ -58,17 +65,7 @@ async def stream_info(connection: Connection, stream: str, **asked: str) -> dict
 async def watching(bucket: Bucket[bytes]) -> AsyncIterator[Watch[bytes]]:
     """Watch, once the cluster makes a consumer: the server that stood still may have led it."""
     async with AsyncExitStack() as stack:
-        while True:
-            try:
-                changes = await stack.enter_async_context(bucket.watch())
-                break
-            except OutcomeUnknown:
-                pass
-            except Refused as refused:
-                if not is_passing(refused):
-                    raise
-                await checkpoint()
-        yield changes
+        yield await once_it_is_led(lambda: stack.enter_async_context(bucket.watch()))
 
 
 async def test_three_replicas_survive_the_leaders_death(servers: list[ServerProcess]) -> None:
