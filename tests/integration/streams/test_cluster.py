@@ -146,9 +146,9 @@ async def _reads_are_answered_while_one_server_stands_still(
     still = next(server for server in servers if link and server.name != leader and server.port != link.port)
     still.send_signal(signal.SIGSTOP)
     try:
-        for _ in range(10):  # so many that a busy machine answers all of them in time
+        for _ in range(4):  # so many at once that a busy machine answers all of them in time
             async with create_task_group() as tasks:
-                for _ in range(200):
+                for _ in range(500):
                     tasks.start_soon(partial(last_entries, connection, stream, ["$KV.*.mall.own"], timeout_s=5.0))
     finally:
         still.send_signal(signal.SIGCONT)
