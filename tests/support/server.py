@@ -6,26 +6,27 @@ import json
 import secrets
 import signal
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import anyio
+from anyio.lowlevel import checkpoint
 
 from streams.clock import now_ms
 from streams.connection import Connection, connect
-from streams.errors import Refused, StreamError
+from streams.errors import OutcomeUnknown, Refused, StreamError
 from streams.server import EmbeddedServer, embedded_server
 from streams.specs import Topology, wanted
 from streams.subjects import Namespace
+from streams.topology import is_passing
 
 BUSY_S = 20.0
 """Creating a stream flushes to the disk, which other tests on this machine may keep busy for seconds."""
 
-NO_STORE, NO_PEERS = 10049, 10005
-"""Seen once in some thousand creations, while the streams of the test before were being deleted. And of three servers
-that have just started, or get no CPU: one is thought to be offline."""
+T = TypeVar("T")
 
 
 @contextmanager
@@ -92,14 +93,21 @@ async def add_stream(connection: Connection, short: str, *tokens: str, **setting
     subjects = [connection.namespace.pattern(*(tokens or (short.lower(), ">")))]
     config = {"name": name, "subjects": subjects, "storage": "file", "num_replicas": copies(connection), **settings}
     with anyio.fail_after(2 * BUSY_S):
-        while True:
-            try:
-                await connection.api(f"STREAM.CREATE.{name}", config, timeout_s=BUSY_S)
-                return name
-            except Refused as refused:
-                if refused.err_code not in (NO_STORE, NO_PEERS):
-                    raise
-                await anyio.sleep(0.2)
+        await once_it_is_led(partial(connection.api, f"STREAM.CREATE.{name}", config, timeout_s=BUSY_S))
+    return name
+
+
+async def once_it_is_led(ask: Callable[[], Awaitable[T]]) -> T:
+    """Repeat what a cluster that elects does not answer, or refuses for the moment."""
+    while True:
+        try:
+            return await ask()
+        except OutcomeUnknown:
+            pass
+        except Refused as refused:
+            if not is_passing(refused):
+                raise
+            await checkpoint()
 
 
 async def add_consumer(connection: Connection, stream: str, durable: str, **settings: object) -> None:

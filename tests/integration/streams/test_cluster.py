@@ -1,11 +1,11 @@
 """Three servers on the project's cluster file: three replicas, and nothing lost when the leader is killed."""
 
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 from anyio import create_task_group, fail_after
@@ -15,18 +15,17 @@ from streams.bucket import Bucket
 from streams.clock import monotonic_s
 from streams.connection import Connection, connect
 from streams.entries import Synced
-from streams.errors import OutcomeUnknown, Refused, RevisionConflict, TopologyMismatch
+from streams.errors import OutcomeUnknown, RevisionConflict, TopologyMismatch
 from streams.log import last_entries
 from streams.publisher import Outgoing, Publisher, Receipt
 from streams.specs import wanted
 from streams.subjects import Namespace
-from streams.topology import apply, is_passing, require
+from streams.topology import apply, require
 from streams.watch import Watch
 from tests.support.processes import ServerProcess, cluster, urls_of
+from tests.support.server import once_it_is_led
 
 pytestmark = pytest.mark.asyncio(loop_factories=["asyncio"])  # three servers and an election: once is enough
-
-T = TypeVar("T")
 
 NS = Namespace()
 SAFE = wanted(NS, profile="safe", replicas=3)
@@ -46,19 +45,6 @@ async def leader_of(connection: Connection, stream: str) -> str:
 async def stream_info(connection: Connection, stream: str, **asked: str) -> dict[str, Any]:
     """Ask until a cluster that elects answers."""
     return await once_it_is_led(partial(connection.api, f"STREAM.INFO.{stream}", asked))
-
-
-async def once_it_is_led(ask: Callable[[], Awaitable[T]]) -> T:
-    """Repeat what a cluster that elects does not answer, or refuses for the moment."""
-    while True:
-        try:
-            return await ask()
-        except OutcomeUnknown:
-            pass
-        except Refused as refused:
-            if not is_passing(refused):
-                raise
-            await checkpoint()
 
 
 @asynccontextmanager
