@@ -109,6 +109,11 @@ class Connection:
         return self._memory.startswith(CLUSTER)
 
     @property
+    def can_leave(self) -> bool:
+        """Whether the server is one of a cluster of which another one is known."""
+        return self.is_connected and self.is_clustered and self.client.knows_another
+
+    @property
     def memory_age_s(self) -> float:
         """Return the seconds for which this memory has certainly not been lost."""
         return monotonic_s() - self._memory_since_s
@@ -223,6 +228,13 @@ class Connection:
             callback(Message(subject, reply, payload, block))
 
         return Subscription(self, self.listen(check_pattern(subject), deliver))
+
+    async def leave(self, why: str) -> None:
+        """Leave the server for another one of its cluster. It is as if the link broke: requests in flight end with
+        OutcomeUnknown."""
+        left = {"name": self.name, "server": self.client.server, "why": why}
+        log.warning("connection.leaves", extra={"fields": left})
+        await self.client.leave(why)
 
     def new_inbox(self) -> str:
         """Return a subject of our own for replies. No other client knows it."""

@@ -129,6 +129,8 @@ class TopologyMismatch(StreamError):
         self.differences = tuple(differences)
 
 
+NO_LEADER = 10008
+"""Error: the stream, or all of JetStream, has no leader just now."""
 # From the server's own list (nats-server server/errors.json, 2.15.1).
 _KINDS: dict[int, type[Refused]] = {
     10071: RevisionConflict,  # wrong last sequence: N

@@ -17,7 +17,7 @@ import anyio
 
 from streams.clock import monotonic_s
 from streams.connection import Connection
-from streams.errors import OutcomeUnknown, Refused
+from streams.errors import NO_LEADER, OutcomeUnknown, Refused
 from streams.frames import parse_headers
 
 TRY_S = 1.0
@@ -27,8 +27,6 @@ LATE_S = 0.25
 """An answer that took so long is late. A leader that another one has followed stood still for four seconds at least."""
 _GONE = (10037, 10043, 10057)
 """Errors: no message found, sequence not found, and what a delete in an emptied stream ends with."""
-_NOT_AVAILABLE = 10008
-"""Error: there is no leader just now."""
 
 
 class StoredMessage(NamedTuple):
@@ -89,7 +87,7 @@ async def _answer(
         except Refused as refused:
             if refused.err_code in _GONE:
                 return None
-            if refused.err_code != _NOT_AVAILABLE or left_s <= PAUSE_S:
+            if refused.err_code != NO_LEADER or left_s <= PAUSE_S:
                 raise
             await anyio.sleep(PAUSE_S)
 

@@ -42,6 +42,7 @@ class WireClient(Client):
     def __init__(self) -> None:
         super().__init__()
         self._ps: WireParser = WireParser(self, self._sink_of)
+        self._left: Srv | None = None
 
     def _sink_of(self, sid: int) -> Deliver | None:
         subscription = self._subs.get(sid)
@@ -77,6 +78,21 @@ class WireClient(Client):
         it is started anew. The servers of a cluster have them from each other."""
         cluster = self._server_info.get("cluster", "")
         return f"{CLUSTER}{cluster}" if cluster else str(self._server_info.get("server_id", ""))
+
+    @property
+    def server(self) -> str:
+        """Return the name of the server."""
+        return str(self._server_info.get("server_name", ""))
+
+    @property
+    def knows_another(self) -> bool:
+        """Whether there is another server to connect to."""
+        return len(self._server_pool) > 1
+
+    async def leave(self, reason: str) -> None:
+        """Reconnect, as after a broken link, to another server first."""
+        self._left = self._current_server
+        await self._process_op_err(Error(f"nats: {reason}"))
 
     @property
     def heard_s(self) -> float:
@@ -160,6 +176,9 @@ class WireClient(Client):
                 task.cancel()
         if self._transport:
             self._transport.close()  # type: ignore[no-untyped-call] # the library's own gap
+        left, self._left = self._left, None
+        if s is left:
+            raise Error("nats: another server comes first")
         if s.uri.scheme in ("ws", "wss"):
             load_websocket()
         await super()._connect_to_server(s)

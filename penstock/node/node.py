@@ -10,6 +10,7 @@ import anyio
 from actors.fetch.settings_history import kept_values
 from actors.fetch.settings_watch import LiveSettings
 from actors.runtime.bounds import Anywhere, WorkBounds
+from actors.runtime.cluster_watch import ClusterWatch
 from actors.runtime.events import Events
 from actors.runtime.measures import Measures
 from actors.runtime.membership import Members, NodeRecord, Status
@@ -66,6 +67,7 @@ class Node:
         """Return the actors that every node runs in any role. The other actors depend on them."""
         return (
             ActorSpec(name="connection", role="", run=self._watch_connection, policy=AT_ONCE),
+            ActorSpec(name="cluster", role="", run=ClusterWatch(self.connection).run),
             ActorSpec(name="store", role="", run=self.store.run),
             ActorSpec(name="events", role="", run=self.events.run),
             ActorSpec(name="settings", role="", run=self.settings.run, policy=AT_ONCE),

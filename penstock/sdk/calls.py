@@ -25,6 +25,7 @@ from streams.backoff import Backoff
 from streams.chance import chance
 from streams.clock import monotonic_s
 from streams.connection import Connection
+from streams.contact import Contact
 from streams.errors import (
     ConnectionLost,
     Disconnected,
@@ -87,6 +88,7 @@ class ServiceClient:
         self._timeout_s = timeout_s
         self._name, self._numbers = secrets.token_hex(8), count()
         self._preferred, self._preferred_until_s = "", 0.0
+        self._contact = Contact()
 
     @property
     def max_payload(self) -> int:
@@ -122,7 +124,9 @@ class ServiceClient:
     async def _answer(self, question: "BegunRequest", limit_s: float, wait_s: float) -> bytes:
         for failures in count(1):
             try:
-                return await question.answer(TRY_S + wait_s)
+                answer = await question.answer(TRY_S + wait_s)
+                await self._heard(is_alone=False)
+                return answer
             except NotAccepted as refused:
                 refused.is_repeated = question.is_repeated
                 raise
@@ -130,6 +134,7 @@ class ServiceClient:
                 question.is_repeated, failure = True, PenstockError(str(lost))
             except Unavailable as busy:
                 failure = busy
+                await self._heard(is_alone=isinstance(busy.__cause__, NoStream))
             self._preferred = ""
             rest_s = AGAIN.wait_s(failures, chance=chance())
             if monotonic_s() + rest_s + SHORTEST_TRY_S >= question.deadline_s:
@@ -140,6 +145,11 @@ class ServiceClient:
                 raise failure
             await anyio.sleep(rest_s)
         raise AssertionError("count() does not end")
+
+    async def _heard(self, *, is_alone: bool) -> None:
+        """Leave the server if no node has answered there for long: it may be cut off from those that have nodes."""
+        if self._contact.heard(is_alone=is_alone, now_s=monotonic_s()) and self.connection.can_leave:
+            await self.connection.leave("no node answers there")
 
     # ---- for its questions, and for what is sent without waiting
 

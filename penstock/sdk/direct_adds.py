@@ -19,6 +19,7 @@ from actors.jobs.copies import Copies
 from actors.jobs.rules.job_answers import Added, NotAdded
 from actors.jobs.store import JobStore
 from actors.jobs.topics import Topics
+from actors.runtime.cluster_watch import ClusterWatch
 from actors.runtime.logs import fields
 from actors.runtime.store_watch import HealthWatch
 from actors.runtime.supervisor import one_error
@@ -96,6 +97,7 @@ class DirectAdds:
         async with Publisher(connection) as publisher, anyio.create_task_group() as tasks:
             topics = Topics(Bucket(connection, publisher, namespace.bucket("TOPICS"), bytes), connection, namespace)
             clock = ServerClock(connection, namespace.stream("JOBS"))
+            await tasks.start(ClusterWatch(connection).run)
             await tasks.start(HealthWatch(connection, health=self._health).run)
             await tasks.start(clock.run)
             await tasks.start(topics.run)

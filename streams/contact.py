@@ -1,0 +1,30 @@
+"""Whether the server of a connection still reaches the others of its cluster, by what it answers. Pure.
+
+A server that is cut off from the others keeps its clients, and their links look sound: pings are answered, and nothing
+else is. So a client has to find out by itself that another server is better. An election looks the same for some
+seconds, and then ends.
+"""
+
+LEAVE_S = 10.0
+"""Seconds alone after which a client leaves. An election takes four to nine."""
+
+
+class Contact:
+    """What one connection knows of its server."""
+
+    def __init__(self) -> None:
+        self._alone: tuple[float, float] | None = None
+        """When it was first heard to be alone, and last."""
+
+    def heard(self, *, is_alone: bool, now_s: float) -> bool:
+        """Take an answer, and whether it is one of a server that reaches nobody. Return whether to leave now. What is
+        heard after that is of the next server. Answers that are far apart tell nothing of the time between."""
+        if not is_alone:
+            self._alone = None
+            return False
+        first_s, last_s = self._alone or (now_s, now_s)
+        self._alone = (first_s if now_s - last_s < LEAVE_S else now_s), now_s
+        if now_s - self._alone[0] < LEAVE_S:
+            return False
+        self._alone = None
+        return True

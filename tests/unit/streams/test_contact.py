@@ -1,0 +1,31 @@
+"""Properties of the rule by which a client leaves a server that is cut off."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streams.contact import LEAVE_S, Contact
+
+ANSWERS = st.lists(st.tuples(st.booleans(), st.floats(0.1, 2 * LEAVE_S)), max_size=40)
+
+
+@given(ANSWERS)
+def test_it_leaves_what_was_alone_for_long_without_a_gap(answers: list[tuple[bool, float]]) -> None:
+    contact, now_s, alone_since_s, last_s = Contact(), 0.0, None, 0.0
+    for is_alone, after_s in answers:
+        now_s += after_s
+        if not is_alone:
+            alone_since_s = None
+        elif alone_since_s is None or now_s - last_s >= LEAVE_S:
+            alone_since_s = now_s
+        last_s = now_s
+        leaves = alone_since_s is not None and now_s - alone_since_s >= LEAVE_S
+        assert contact.heard(is_alone=is_alone, now_s=now_s) == leaves
+        if leaves:
+            alone_since_s = None
+
+
+def test_an_election_is_no_reason() -> None:
+    contact = Contact()
+    assert not any(contact.heard(is_alone=True, now_s=now_s) for now_s in (0.0, 2.0, 4.0, 6.0, 8.0))
+    assert not contact.heard(is_alone=False, now_s=9.5)
+    assert not contact.heard(is_alone=True, now_s=10.5)
