@@ -19,6 +19,8 @@ from platforms.mending import BYTE_ORDER_MARK
 _MONTHS = {name: n for n, name in enumerate("Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split(), start=1)}  # noqa: SIM905
 _SECONDS = re.compile(r"\d+(\.\d+)?", re.ASCII)
 _PASSING = frozenset({408, 425})  # request timeout, too early
+_FOR_NOW = frozenset({302, 303, 307})
+"""Redirects that do not say where the platform is from now on, as to a page about maintenance (RFC 9110, 15.4)."""
 _LONGEST_TEXT = 300
 _BEGINNING = 80
 _MOST_READ = 1 << 16  # bytes: an error is short
@@ -47,7 +49,10 @@ def usual_outcome(response: Response, *, longest_wait_ms: int) -> Outcome | None
     if status in _TOO_MUCH:
         return Split()
     if 300 <= status < 400:
-        return Park(f"the platform sends us elsewhere ({status}, {_host(response)}): set the account's base_url to it")
+        elsewhere = f"the platform sends us elsewhere ({status}, {_host(response)})"
+        if status in _FOR_NOW:
+            return Later(retry_after_ms(response.headers, longest_wait_ms), reason=elsewhere)
+        return Park(f"{elsewhere}: set the account's base_url to it")
     return Bug(f"the platform refuses the request as it stands ({status})")
 
 

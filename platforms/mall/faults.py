@@ -19,7 +19,7 @@ class Faults(Struct, frozen=True, forbid_unknown_fields=True):
     late: answered after late_ms. throttle: 429 with Retry-After of retry_after_s, without one below 0. error: 500. cut:
     the connection is closed in mid-body. hang: no answer for hang_s, then closed. html: a maintenance page under 200.
     half: half the JSON under 200. object: an error object under 200. drift: a page after the first leaves out a row, as
-    if an order before it had gone. expire: the access token becomes void. redirect: to another host. `next`: faults for
+    if an order before it had gone. expire: the access token becomes void. redirect: for good. `next`: faults for
     the coming requests, before any chance is asked. rate_per_s > 0: honest throttling above that many requests a
     second. rate_burst: so many may come at once, 0 for one second's worth. bad_at_ms: 500 for every window that holds
     this moment, whoever asks and how often."""

@@ -291,7 +291,7 @@ def _refusal(fault: FaultName | None, faults: Faults) -> web.Response | None:
         case "object":
             return web.json_response({"error": {"code": "busy", "message": "try again"}})
         case "redirect":
-            return web.Response(status=302, headers={"Location": "http://elsewhere.invalid/orders"})
+            return web.Response(status=301, headers={"Location": "http://elsewhere.invalid/orders"})
     return None
 
 

@@ -62,7 +62,7 @@ async def test_a_state_says_what_there_is() -> None:
         ("error", 500, "text/plain", None),
         ("html", 200, "text/html", None),
         ("object", 200, "application/json", "busy"),
-        ("redirect", 302, "application/octet-stream", None),
+        ("redirect", 301, "application/octet-stream", None),
     ],
 )
 async def test_spoilt_answers(fault: Any, status: int, kind: str, code: str | None) -> None:

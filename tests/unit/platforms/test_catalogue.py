@@ -107,6 +107,6 @@ def test_104_waits_are_bounded(response: Response, outcome: object) -> None:
 
 
 def test_104_a_redirect_to_another_host_is_not_followed() -> None:
-    outcome = adapter().outcome(said(b"", 302, location="https://evil.example/orders?token=s3cret"))
+    outcome = adapter().outcome(said(b"", 301, location="https://evil.example/orders?token=s3cret"))
     assert isinstance(outcome, Park)
     assert ("evil.example" in outcome.reason, "s3cret" in outcome.reason) == (True, False)

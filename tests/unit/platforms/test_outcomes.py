@@ -88,9 +88,13 @@ def test_a_refused_request_is_a_bug_of_ours(status: int) -> None:
         ("http://[", "cannot be read"),
     ],
 )
-def test_a_redirect_parks_the_shop_and_names_the_host_alone(location: str, named: str) -> None:
-    outcome = usual_outcome(Response(302, {"location": location}, b""), longest_wait_ms=MINUTE)
-    assert isinstance(outcome, Park)
+@pytest.mark.parametrize(("status", "kind"), [(301, Park), (308, Park), (302, Later), (303, Later), (307, Later)])
+def test_a_redirect_for_good_parks_the_shop_one_for_now_passes_and_both_name_the_host_alone(
+    status: int, kind: type[Park | Later], location: str, named: str
+) -> None:
+    outcome = usual_outcome(Response(status, {"location": location}, b""), longest_wait_ms=MINUTE)
+    assert isinstance(outcome, Park | Later)
+    assert type(outcome) is kind
     assert named in outcome.reason
     assert "token" not in outcome.reason
 
