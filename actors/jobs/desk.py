@@ -42,7 +42,7 @@ from actors.jobs.rules.job_answers import (
     TopicView,
 )
 from actors.jobs.rules.job_checks import check_id, check_range, check_topic
-from actors.jobs.rules.job_receipt import BadReceipt, JobReceipt, read_receipt
+from actors.jobs.rules.job_receipt import BadReceipt, JobReceipt, by_id, read_receipt
 from actors.jobs.rules.job_rules import (
     KEPT_MS,
     TRACE_MS,
@@ -184,16 +184,16 @@ class JobDesk:
 
     async def finish_by_id(self, job_id: str, *, is_allowed: Allowed = anywhere) -> JobReply:
         """Finish the reservation of the job of this id in any allowed topic, the latest of several. For clients that
-        keep no receipt: it ends any client's hold."""
+        keep no receipt: it ends any client's hold, whose own finish is `stale` then."""
         self._check()
         found = [each for each in await self._found(None, job_id) if is_allowed(each.topic)]
         held = [(each.seq, each, each.job) for each in found if each.state == "reserved" and each.job is not None]
         if not held:
             return not_reserved(found, job_id)
         seq, latest, job = max(held, key=lambda each: each[0])
-        receipt = JobReceipt(latest.topic, latest.key, seq, job.until_ms, job.receipt)
-        [answer] = await self.finish([str(receipt)])
-        return replace(answer, id=job_id)
+        receipt = by_id(JobReceipt(latest.topic, latest.key, seq, job.until_ms, job.receipt))
+        [outcome] = await self._finish([receipt])
+        return replace(answer_of(receipt, outcome), id=job_id)
 
     def _backoff_ms(self, job: JobRecord) -> int:
         return next_delay_ms(job.attempts + 1, self._topics.current(job.topic).backoff, chance=chance())

@@ -26,7 +26,7 @@ from msgspec.structs import replace
 from actors.jobs.dead_letters import Burial, write_dead_letters
 from actors.jobs.deliveries import JobDeliveries
 from actors.jobs.reads import Found, JobReads
-from actors.jobs.rules.job_receipt import JobReceipt
+from actors.jobs.rules.job_receipt import JobReceipt, hold_of
 from actors.jobs.rules.job_rules import (
     FORGOTTEN_MS,
     RESERVED_SLACK_MS,
@@ -525,7 +525,7 @@ def _held(job: JobRecord, now_ms: int, ttr_ms: int, holder: str, mark: str) -> J
 def _held_by(found: Found | None, receipt: JobReceipt, now_ms: int) -> JobRecord | None:
     """Return the job if it is reserved under this receipt, and its TTR has not passed."""
     job = found.job if found is not None and found.state == "reserved" else None
-    if job is None or job.receipt != receipt.mark or now_ms > job.until_ms + STALE_AFTER_MS:
+    if job is None or job.receipt != hold_of(receipt) or now_ms > job.until_ms + STALE_AFTER_MS:
         return None
     return job
 
@@ -539,7 +539,7 @@ def _answer_without_hold(found: Found | None, receipt: JobReceipt, end: Outcome 
         if found.done.receipt == receipt.mark and found.done.outcome == end:
             return JobSettled(receipt.topic, receipt.key, "done")
         return JobStale(receipt.topic, receipt.key, "the job is over")
-    if found.job is not None and found.job.receipt == receipt.mark:
+    if found.job is not None and found.job.receipt == hold_of(receipt):
         return JobStale(receipt.topic, receipt.key, f"its TTR ran out at {found.job.until_ms}")
     return JobStale(receipt.topic, receipt.key, f"the job has moved on: it is {found.state}")
 

@@ -342,8 +342,8 @@ class Jobs:
         return answers
 
     async def finish_by_id(self, id: str) -> None:
-        """Finish the reservation of the job of this id, whichever client holds it. Raises NotAccepted if no such job is
-        reserved."""
+        """Finish the reservation of the job of this id, whichever client holds it. Its holder's own finish is Stale
+        then. Raises NotAccepted if no such job is reserved."""
         try:
             await self._service.request("finish", encode({"id": id}))
         except NotAccepted as refused:

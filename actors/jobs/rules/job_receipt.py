@@ -15,6 +15,7 @@ _RECEIPT = re.compile(
     re.ASCII,
 )
 _SHOWN = 80
+_BY_ID = "~"
 
 
 class BadReceipt(ValueError):
@@ -34,6 +35,16 @@ class JobReceipt(NamedTuple):
     def __str__(self) -> str:
         plain = f"{self.topic}.{self.key}.{self.seq}.{self.until_ms}.{self.mark}"
         return f"{plain}.{self.nonce}" if self.nonce else plain
+
+
+def by_id(receipt: JobReceipt) -> JobReceipt:
+    """Return the receipt of somebody else, who ends this hold by the job's id: its own finish is no repeat of that."""
+    return receipt._replace(mark=receipt.mark + _BY_ID)
+
+
+def hold_of(receipt: JobReceipt) -> str:
+    """Return the mark of the hold that it ends."""
+    return receipt.mark.removesuffix(_BY_ID)
 
 
 def read_receipt(text: str) -> JobReceipt:

@@ -569,6 +569,19 @@ async def test_finish_by_id_ends_the_hold_that_there_is(office: Office) -> None:
     assert (await office.desk.finish_by_id("unheard")).code == "not_found"
 
 
+@pytest.mark.parametrize("remember", ["", "1h"])
+async def test_who_held_a_job_that_was_finished_by_its_id_is_told_that_it_is_over(
+    office: Office, remember: str
+) -> None:
+    if remember:
+        await office.set(remember=remember)
+    await office.add("a")
+    receipt = (await office.reserve()).receipt
+    assert (await office.desk.finish_by_id("a")).code == "ok"
+    assert codes_of(await office.desk.finish([receipt])) == ["stale"]
+    assert (await office.desk.finish_by_id("a")).code == "ok", "a repeat"
+
+
 @pytest.mark.three_servers
 async def test_finish_by_id_finds_what_was_reserved_just_now(office: Office) -> None:
     """Of three servers one may be a moment behind, and be the one that is asked."""
