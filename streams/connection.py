@@ -207,6 +207,11 @@ class Connection:
                 reply.cancel()
         return [_outcome(subject, message) for subject, message in zip(subjects, messages, strict=True)]
 
+    def send_core(self, subject: str, payload: bytes) -> None:
+        """Send as `publish_core` does, however much waits for the socket: for few and small messages."""
+        block = self.checked(check_subject(subject), payload, None)
+        self.client.send(publish_frame(subject, "", block, payload))
+
     async def publish_core(
         self, subject: str, payload: bytes = b"", *, reply: str = "", headers: Mapping[str, str] | None = None
     ) -> None:

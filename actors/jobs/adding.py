@@ -22,7 +22,6 @@ from actors.jobs.rules.topic_settings import TopicSettings
 from actors.jobs.store import JobStore
 from actors.jobs.topics import MOST_IN_ALL, Topics
 from actors.runtime.bounds import Anywhere, WorkBounds
-from actors.runtime.failpoints import reach
 from actors.runtime.rules.slot_keys import key_reader
 from actors.runtime.tracing import traces
 from actors.runtime.turns import Carriers, Turns
@@ -82,8 +81,8 @@ class Adding:
             return await self._turns.call(job, size=1, kind=(first, trace_s))
         outcome = await sent
         if type(outcome) is Receipt and not outcome.is_duplicate:
-            reach("job.add")
-            return Added(topic=made.topic, id=made.id, state="ready", due_ms=made.due_ms)
+            state = self._store.added(made, outcome)
+            return Added(topic=made.topic, id=made.id, state=state, due_ms=made.due_ms)
         ended = await self._store.end_add(made, job.on_same, outcome, until_s=until_s)
         if isinstance(ended, Stored) and ended.has_replaced:
             await self._drop_replaced([(made.topic, ended.key)])
@@ -94,13 +93,12 @@ class Adding:
         self._admit("jobs")
         if self._carriers.is_closed or self.standstill():
             return None
-        now_ms = self._clock.now_ms()
         try:
-            job = self._make(new, now_ms, trace_s)
+            job = self._make(new, self._clock.now_ms(), trace_s)
         except BadJob:
             return None
         is_known = self._topics.is_enlisted(job.topic, job.priority)
-        return job if is_known and job.due_ms <= now_ms and not self._topics.current(job.topic).most_waiting else None
+        return job if is_known and not self._topics.current(job.topic).most_waiting else None
 
     async def _add_turn(self, kind: tuple[FirstTry, int], jobs: Sequence[NewJob]) -> Sequence[Added | NotAdded]:
         first, trace_s = kind

@@ -97,9 +97,17 @@ class JobAdds:
         return await self._added(adds, moves, outcomes, until_s)
 
     def start(self, job: JobRecord, *, until_s: float) -> "Future[Receipt | StreamError] | None":
-        """Send a job that is due now, tried for the first time. Return the future of its outcome, for `ended`. None: it
-        cannot be sent now."""
+        """Send a job that is tried for the first time. Return the future of its outcome, for `added` if it is a receipt
+        of a message that is new, else for `ended`. None: it cannot be sent now."""
         return self._jobs.start(self._first_move(job), until_s=until_s)
+
+    def added(self, job: JobRecord, receipt: Receipt) -> State:
+        """Return the state of a job whose message was stored as a new one."""
+        reach("job.add")
+        if job.due_ms <= job.added_ms:
+            return "ready"
+        self._jobs.tell_due(job.topic, token_of(job.id), job.due_ms, receipt.seq)
+        return "delayed"
 
     async def ended(
         self, job: JobRecord, policy: OnSame, outcome: Receipt | StreamError, *, until_s: float
@@ -111,7 +119,7 @@ class JobAdds:
         return answer
 
     def _first_move(self, job: JobRecord) -> Move:
-        return self._jobs.placed(job, expected=0, now_ms=job.due_ms, message_id=add_of(job.nonce))
+        return self._jobs.placed(job, expected=0, now_ms=job.added_ms, message_id=add_of(job.nonce))
 
     async def _added(
         self,

@@ -29,6 +29,7 @@ class JobStore:
 
         self.add_many = adds.add_many
         self.start_add = adds.start
+        self.added = adds.added
         self.end_add = adds.ended
         self.add_absent = adds.add_absent
         self.delete = removals.delete

@@ -1,5 +1,6 @@
 """Where jobs stand on the broker: subjects by state, moves between them, and the notice to the timers."""
 
+import asyncio
 import math
 import secrets
 from asyncio import Future
@@ -98,6 +99,7 @@ class JobStream:
         own = namespace.subject("jobs", "read", secrets.token_hex(8))
         self._sure_reads = SureReads(connection, publisher, self.name, own)
         self._prefixes: dict[tuple[str, str], str] = {}
+        self._told: dict[int, list[tuple[int, int, str]]] = {}
 
     def subject(self, token: str, topic: str, key: str) -> str:
         """Return `Namespace.job`, or `job_in_any_state` for the token `*`, faster. `key` is a token."""
@@ -201,11 +203,10 @@ class JobStream:
         if not any(move.fires_ms or move.due_ms for move in moves):
             return outcomes
         await self._look_at_late_ones(moves, outcomes)
-        await self._tell_due(
-            (move, outcome)
-            for move, outcome in zip(moves, outcomes, strict=True)
-            if move.due_ms and ".jobs.delayed." in move.subject and isinstance(outcome, int)
-        )
+        for move, outcome in zip(moves, outcomes, strict=True):
+            if move.due_ms and ".jobs.delayed." in move.subject and isinstance(outcome, int):
+                topic, key = names_of(move.subject)
+                self.tell_due(topic, key, move.due_ms - BACKSTOP_MS, outcome)
         return outcomes
 
     async def move(self, move: Move, *, until_s: float = math.inf) -> int | StreamError:
@@ -301,21 +302,20 @@ class JobStream:
         between = await next_entry(self.connection, self.name, move.thing, start_seq=move.expected + 1)
         return between is not None and between.seq < seq
 
-    async def _tell_due(self, delayed: Iterable[tuple[Move, int]]) -> None:
-        """Tell `[due_ms, seq, "<topic>.<key>"]` of each, partition by partition. What is reserved is not told: the
-        server puts it back."""
-        told: dict[int, list[tuple[int, int, str]]] = {}
-        for move, seq in delayed:
-            topic, key = names_of(move.subject)
-            part = told.setdefault(partition_of(topic, key), [])
-            part.append((move.due_ms - BACKSTOP_MS, seq, f"{topic}.{key}"))
+    def tell_due(self, topic: str, key: str, due_ms: int, seq: int) -> None:
+        """Tell the timers `[due_ms, seq, "<topic>.<key>"]` of a delayed job when the turn of the loop is over, all of a
+        partition together. What is reserved is not told: the server puts it back."""
+        if not self._told:
+            asyncio.get_running_loop().call_soon(self._tell)
+        self._told.setdefault(partition_of(topic, key), []).append((due_ms, seq, f"{topic}.{key}"))
+
+    def _tell(self) -> None:
+        told, self._told = self._told, {}
         for partition, jobs in told.items():
             for start in range(0, len(jobs), MOST_TOLD):
-                await self._tell(partition, jobs[start : start + MOST_TOLD])
-
-    async def _tell(self, partition: int, jobs: list[tuple[int, int, str]]) -> None:
-        with suppress(StreamError):  # the jobs are stored, and the server has their due times
-            await self.connection.publish_core(self.namespace.due(partition), encode_notice(jobs))
+                with suppress(StreamError):  # the jobs are stored, and the server has their due times
+                    notice = encode_notice(jobs[start : start + MOST_TOLD])
+                    self.connection.send_core(self.namespace.due(partition), notice)
 
 
 def _stored_seq(outcome: int | StreamError) -> int:

@@ -13,14 +13,17 @@ import pytest
 from msgspec import Raw
 
 import penstock
+from actors.jobs.rules.due_times import PARTITIONS
 from actors.jobs.rules.job_answers import Added
 from penstock.sdk.client import Client
 from penstock.sdk.client_jobs import MOST_IN_PART
 from penstock.sdk.held_jobs import HeldJob
 from streams.connection import Connection
+from streams.delayed_jobs import read_notice
 from streams.errors import Disconnected, Refused
 from streams.frames import Message
 from streams.job_messages import LARGEST_BODY, NewJob
+from streams.log import read_log
 from streams.server import EmbeddedServer
 from streams.specs import wanted
 from streams.topology import apply
@@ -255,7 +258,8 @@ async def test_a_desk_that_stood_still_leaves_a_turn_to_the_next_try(
 async def test_callers_of_one_desk_that_come_in_one_turn_are_added_for_together(
     office: Office, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As the gateway calls it, for programs that know nothing of one another. What is due at once goes alone."""
+    """As the gateway calls it, for programs that know nothing of one another. What needs no look goes alone: here the
+    first jobs of a priority have to make it known."""
     steps: list[int] = []
     add_many = office.store.add_many
 
@@ -266,8 +270,10 @@ async def test_callers_of_one_desk_that_come_in_one_turn_are_added_for_together(
     monkeypatch.setattr(office.store, "add_many", count)
     await office.add("taken", body=1)
     topics = [TOPIC, "a b", *[TOPIC] * 8]
-    jobs = [NewJob(topic=topic, id=f"{n}", body=Raw(b"2"), delay_ms=n - 1) for n, topic in enumerate(topics)]
-    jobs[5] = NewJob(topic=TOPIC, id="taken", body=Raw(b"2"), delay_ms=4, on_same="error")
+    jobs = [
+        NewJob(topic=topic, id=f"{n}", body=Raw(b"2"), delay_ms=n - 1, priority="low") for n, topic in enumerate(topics)
+    ]
+    jobs[5] = NewJob(topic=TOPIC, id="taken", body=Raw(b"2"), delay_ms=4, priority="low", on_same="error")
     answers = await asyncio.gather(*(office.desk.add_one(job) for job in jobs))
     assert [answer.code for answer in answers] == ["bad", "bad", "ok", "ok", "ok", "exists", *["ok"] * 4]
     assert [answer.id for answer in answers] == [job.id for job in jobs]
@@ -275,6 +281,41 @@ async def test_callers_of_one_desk_that_come_in_one_turn_are_added_for_together(
     await office.desk.adding.close()
     ended = await asyncio.gather(*(office.desk.add_one(job) for job in jobs), return_exceptions=True)
     assert {type(error) for error in ended} == {Disconnected}
+
+
+async def test_delayed_jobs_go_alone_and_timers_hear_of_each(
+    office: Office, connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await office.add("known", body=1)
+    monkeypatch.setattr(office.store, "add_many", None)
+    heard: list[list[tuple[int, int, bytes]]] = []
+    notices = connection.namespace.pattern("due", "*")
+    await connection.subscribe(notices, lambda notice: heard.append(read_notice(notice.payload)))
+    jobs = [NewJob(topic=TOPIC, id=f"{n}", body=Raw(b"2"), delay_ms=60_000 + n) for n in range(100)]
+    answers = await asyncio.gather(*(office.desk.add_one(job) for job in jobs))
+    assert {(answer.code, answer.state) for answer in answers} == {("ok", "delayed")}
+    with anyio.fail_after(60):
+        while sum(map(len, heard)) < 100:
+            await anyio.lowlevel.checkpoint()
+    told = {name: (due_ms, seq) for notice in heard for due_ms, seq, name in notice}
+    assert {name: due_ms for name, (due_ms, _) in told.items()} == {
+        f"{TOPIC}.{job.id}".encode(): answer.due_ms for job, answer in zip(jobs, answers, strict=True)
+    }
+    stream, pattern = connection.namespace.stream("JOBS"), connection.namespace.pattern("jobs", "delayed", ">")
+    stored = {entry.subject.rpartition(".")[2]: entry.seq async for entry in read_log(connection, stream, pattern)}
+    assert {name.decode().rpartition(".")[2]: seq for name, (_, seq) in told.items()} == stored
+
+
+async def test_timers_hear_of_delayed_jobs_of_one_turn_together(office: Office, connection: Connection) -> None:
+    heard: list[int] = []
+    notices = connection.namespace.pattern("due", "*")
+    await connection.subscribe(notices, lambda notice: heard.append(len(read_notice(notice.payload))))
+    for number in range(1_000):
+        office.store._jobs.tell_due(TOPIC, f"{number}", 1, number)
+    with anyio.fail_after(60):
+        while sum(heard) < 1_000:
+            await anyio.lowlevel.checkpoint()
+    assert len(heard) == PARTITIONS
 
 
 # ---- kills
