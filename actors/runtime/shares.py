@@ -7,8 +7,8 @@ second's worth.
 
 No second has more than `most`. If that is all of the pace, a second that was uneven makes the next one uneven in the
 same way: where little began, there is little room a second later, and what was held back there begins with the rest. So
-what the most holds back is given up bit by bit (`EVEN_PER_S`). That costs some rows once, and each tenth of a second
-gets its part again.
+part of what the most holds back is given up (`HELD_PART`), for as long as it held back, however often callers look
+meanwhile. That costs some rows once, and each tenth of a second gets its part again.
 """
 
 import math
@@ -24,9 +24,11 @@ from streams.clock import monotonic_s
 
 LATE_S = 0.25
 """How much a late caller may catch up on: a call that takes this long keeps the next one from its turn."""
-EVEN_PER_S = 1.6
-"""The part, a second, of what the most of a second holds back that is given up. In steady state a second loses a few
-thousandths by it. After a pause of 60 ms, all tenths of a second are even again within four seconds."""
+HELD_PART = 0.1
+"""The part of the time, for which the most of a second held rows back, that is not made up for. A larger part costs
+more of a second, a smaller one leaves the tenths uneven for longer (ADR 79)."""
+KEEP_MS = 15
+"""What is always made up for: timers fire late. A share with longer intervals than this has no tenths to be even."""
 SECOND = 1.0
 """Between an item's permission and its start lie milliseconds. A longer second would make up for them, but the rate
 would be lower by as much in every second."""
@@ -85,19 +87,21 @@ class Shares:
             return 0, LOOK_MS
         now_ms, rate = self._now_ms(), self._rate(key, per_s)
         pace, cap, called_ms = self._current(key, rate, now_ms)
+        if cap.holds and rate.interval_ms < KEEP_MS and not self._burst(key):
+            pace = forgive(pace, rate, now_ms, HELD_PART * (now_ms - called_ms), keep_ms=KEEP_MS)
         least, ready = min(most, max(1, int(per_s * GATHER_S))), min(most, conforming(pace, rate, now_ms))
         granted = min(ready, cap.room(limit, now_ms)) if ready >= least else 0
-        if ready >= least and granted < ready and not self._burst(key):
-            part = EVEN_PER_S * (now_ms - called_ms) / 1000
-            pace = forgive(pace, rate, now_ms, part, keep_ms=max(rate.interval_ms, 1000 * GATHER_S))
         if granted:
             pace = acquire(pace, rate, now_ms, granted)[0]
             cap.add(granted, now_ms)
         self._spent[key] = rate, pace, cap, now_ms
+        is_whole = limit >= per_s  # else the node gives way, or another one does so for it
         if granted:
+            cap.holds = is_whole and granted < ready
             return granted, 0
-        wait_ms = max(acquire(pace, rate, now_ms, least)[1], cap.wait_ms(limit, now_ms))
-        return 0, max(1, min(LOOK_MS, math.ceil(wait_ms)))
+        pace_ms, cap_ms = acquire(pace, rate, now_ms, least)[1], cap.wait_ms(limit, now_ms)
+        cap.holds = is_whole and cap_ms > pace_ms
+        return 0, max(1, min(LOOK_MS, math.ceil(max(pace_ms, cap_ms))))
 
     def expected_ms(self, key: str, count: int) -> float:
         """Return how long it takes until so many have begun, as things are."""
@@ -148,6 +152,7 @@ class Shares:
             owed = min(max(0.0, pace.spent_ms - now_ms) / before.interval_ms, rate.burst)
             return (pace if before == rate else Pace(now_ms + owed * rate.interval_ms)), cap, called_ms
         if before != rate:
+            cap.holds = False
             waits_ms = acquire(pace, before, now_ms)[1] * rate.interval_ms / before.interval_ms
             return stop_until(Pace(), rate, now_ms + min(FIRST_MS, waits_ms)), cap, now_ms
         if now_ms - called_ms > 2 * LOOK_MS:

@@ -49,10 +49,10 @@ def stop_until(pace: Pace, rate: Rate, until_ms: float) -> Pace:
     return Pace(max(pace.spent_ms, until_ms + (rate.burst - 1) * rate.interval_ms))
 
 
-def forgive(pace: Pace, rate: Rate, now_ms: float, part: float, *, keep_ms: float) -> Pace:
-    """Give up this part of what may be caught up on beyond `keep_ms`, so that it is not made up for later."""
+def forgive(pace: Pace, rate: Rate, now_ms: float, most_ms: float, *, keep_ms: float) -> Pace:
+    """Give up what was to be caught up on beyond `keep_ms`, at most so much, so that it is not made up for later."""
     spare_ms = now_ms + rate.burst * rate.interval_ms - pace.spent_ms - keep_ms
-    return Pace(pace.spent_ms + min(1.0, part) * spare_ms) if spare_ms > 0 else pace
+    return Pace(pace.spent_ms + min(most_ms, spare_ms)) if spare_ms > 0 else pace
 
 
 class RequestWindow(msgspec.Struct, frozen=True):

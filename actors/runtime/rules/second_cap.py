@@ -30,6 +30,8 @@ class SecondCap:
         self._margin = margin
         self._lumps: deque[tuple[float, int]] = deque()
         self._count = 0
+        self.holds = False
+        """Whether it held the last caller back, and not the pace. The caller keeps this."""
 
     def room(self, per_s: float, now_ms: float) -> int:
         """Return how many may be let through now."""

@@ -36,7 +36,6 @@ class EvenTown:
         self.governing: Governing | None = Governing(1, 0.0)
         self.nodes: dict[str, EvenNode] = {}
         self.asked = 0
-        self.paused_until_s = 0.0
         self._chance = random.Random(seed)
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = itertools.count()
@@ -97,9 +96,10 @@ class EvenTown:
         self.run(lasts_s)
         return [self.between(began_s + at / 10, began_s + (at + 1) / 10) for at in range(10 * lasts_s)]
 
-    def pause(self, lasts_s: float) -> None:
-        """Have all nodes stand still."""
-        self.paused_until_s = self.now_s + lasts_s
+    def pause(self, lasts_s: float, *names: str) -> None:
+        """Have nodes stand still."""
+        for name in names:
+            self.nodes[name].paused_until_s = self.now_s + lasts_s
 
     def back_s(self, upto_s: float) -> float:
         """Go on for so long. Return after which time all seconds are within 5 % of the rate, or one below."""
@@ -116,6 +116,7 @@ class EvenNode:
 
     def __init__(self, town: EvenTown, name: str) -> None:
         self.is_dead = False
+        self.paused_until_s = 0.0
         self._town = town
         self._rates = LeasedRates(NO_CONNECTION, name)
         self._topics = self._rates.of("topic", lambda _topic: town.rate)
@@ -129,8 +130,8 @@ class EvenNode:
     def _work(self) -> None:
         if self.is_dead:
             return
-        if self._town.now_s < self._town.paused_until_s:
-            self._town.at(self._town.paused_until_s, self._work)
+        if self._town.now_s < self.paused_until_s:
+            self._town.at(self.paused_until_s, self._work)
             return
         granted, wait_ms = self._topics.take("t", 1_000_000)
         if granted:
@@ -203,12 +204,27 @@ def test_a_pause_of_all_nodes_does_not_stay_in_the_tenths_of_the_seconds_after(
     town = town_of(8_000)
     town.join("a", "b", "c", "d")
     town.run(10)
-    town.pause(0.06)
+    town.pause(0.06, "a", "b", "c", "d")
     town.run(4)
     tenths = town.tenths(10)
     assert sum(abs(count - 800) > 80 for count in tenths) <= 6
     assert sum(tenths) >= 0.99 * 80_000
     assert town.fullest() <= 8_000
+
+
+@pytest.mark.parametrize("rate", [500, 8_000])
+def test_after_a_pause_of_one_node_the_tenths_are_even_within_three_seconds(
+    town_of: Callable[[float], EvenTown], monkeypatch: pytest.MonkeyPatch, rate: int
+) -> None:
+    monkeypatch.setattr(sys.modules[__name__], "STALLED", 0.0)
+    town = town_of(rate)
+    town.join("a", "b", "c", "d")
+    town.run(10)
+    for name in town.nodes:
+        town.pause(0.06, name)
+        assert sum(town.tenths(3)) >= 0.99 * 3 * rate
+        assert max(abs(count / (rate / 10) - 1) for count in town.tenths(5)) <= 0.1
+    assert town.fullest() <= rate
 
 
 @RATES
