@@ -1,13 +1,14 @@
 """The application of `bench idle_limits`: a thousand topics with a handler each, or a thousand batch tasks.
 
-`LIMITS_KIND`: `topics` or `tasks`. Each task has a rate of its own. The rate of the topics is set from outside."""
+`LIMITS_KIND`: `topics` or `tasks`. `LIMITS_COUNT`: another number of them. Each task has a rate of its own. The rate of
+the topics is set from outside."""
 
 import os
 from typing import Any
 
 import penstock
 
-COUNT = 1_000
+COUNT = int(os.environ.get("LIMITS_COUNT", "1000"))
 
 
 async def take(job: penstock.Job) -> None:
@@ -16,7 +17,7 @@ async def take(job: penstock.Job) -> None:
 
 class Task:
     async def split(self, ctx: penstock.SplitContext) -> None:
-        pass
+        await ctx.commit(1)
 
     async def map(self, item: Any) -> None:
         pass

@@ -11,6 +11,7 @@ import msgspec
 from bench._fetch import Bench, fetch_bench
 from bench._limits_app import COUNT
 from bench._quiet import cpu_s, memory_mb
+from bench._scale_tasks import until_declared
 from bench.harness import Result
 from streams.clock import monotonic_s
 
@@ -54,8 +55,10 @@ async def _idle(kind: str) -> tuple[float, float]:
 
 
 async def _served(bench: Bench, kind: str) -> None:
-    """Wait until there is a consumer for each topic, or two for each task."""
-    stream, wanted = ("JOBS", COUNT) if kind == "topics" else ("WORK", 2 * COUNT)
-    subject = f"STREAM.INFO.{bench.connection.namespace.stream(stream)}"
-    while (await bench.connection.api(subject))["state"]["consumer_count"] < wanted:  # noqa: ASYNC110 # it tells nobody
+    """Wait until there is a consumer for each topic, or each task is declared."""
+    if kind == "tasks":
+        await until_declared(bench, COUNT)
+        return
+    subject = f"STREAM.INFO.{bench.connection.namespace.stream('JOBS')}"
+    while (await bench.connection.api(subject))["state"]["consumer_count"] < COUNT:  # noqa: ASYNC110 # it tells nobody
         await anyio.sleep(0.5)

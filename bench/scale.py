@@ -1,9 +1,10 @@
 """How far it goes: what one unit costs at two sizes, the second ten times the first.
 
-The lines come from `bench/_scale_fetch.py` (sources, settings, members), `bench/_scale_jobs.py` (topics, jobs, batches)
-and `bench/_scale_nodes.py` (nodes that share sources). No line may cost more than 1.3 times as much a unit at the
-larger size, or exceed a limit of its own. `SCALE_BENCH_PARTS=fetch,jobs,nodes` measures some of them. Two parts are
-left out unless they are named: `far` has ten million waiting jobs, and `crowd` a hundred thousand sources."""
+The lines come from `bench/_scale_fetch.py` (sources, settings, members), `bench/_scale_jobs.py` (topics, jobs),
+`bench/_scale_tasks.py` (tasks of batches) and `bench/_scale_nodes.py` (nodes that share sources). No line may cost more
+than 1.3 times as much a unit at the larger size, or exceed a limit of its own. `SCALE_BENCH_PARTS=fetch,jobs,tasks`
+measures some of them. Two parts are left out unless they are named: `far` has ten million waiting jobs, and `crowd` a
+hundred thousand sources."""
 
 from __future__ import annotations
 
@@ -11,13 +12,18 @@ import os
 
 import msgspec
 
-from bench import _scale_fetch, _scale_jobs, _scale_nodes
+from bench import _scale_fetch, _scale_jobs, _scale_nodes, _scale_tasks
 from bench._scale import MOST_GROWTH, Line
 from bench.harness import Result
 
 NAME = "scale"
 LIMIT_S = 3_600
-PARTS = {"fetch": _scale_fetch.lines, "jobs": _scale_jobs.lines, "nodes": _scale_nodes.lines}
+PARTS = {
+    "fetch": _scale_fetch.lines,
+    "jobs": _scale_jobs.lines,
+    "nodes": _scale_nodes.lines,
+    "tasks": _scale_tasks.lines,
+}
 FAR = {"far": _scale_jobs.far_lines, "crowd": _scale_fetch.far_lines}
 
 

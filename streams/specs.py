@@ -250,6 +250,9 @@ _WITHOUT_LEADER_S = 15.0
 """The ack wait on three servers, where an election takes up to nine seconds and nobody hears an extension (ADR 38)."""
 JOBS_IDLE_S = 3600.0
 """Seconds. A topic's consumer costs the server 26 kB. Its jobs stay when it goes, and the next pull makes it again."""
+WORK_IDLE_S = 600.0
+"""The same for a task. Each new consumer costs the more, the more there are of them (ADR 79). To make one again costs a
+server some two milliseconds, and a cluster less than a tenth of a second."""
 
 
 def job_consumer(
@@ -304,7 +307,8 @@ def batch_consumers(
     namespace: Namespace, task: str, *, is_clustered: bool = False
 ) -> tuple[ConsumerSpec, ConsumerSpec]:
     """Return a task's two consumers, shared by all nodes that serve it: one for its splits and reduces, one for its
-    chunks. So a long split blocks no chunk, and a task blocks no other task."""
+    chunks. So a long split blocks no chunk, and a task blocks no other task. Executors make them when an instance of
+    the task is at work."""
 
     def consumer(short: str, ack_wait_s: float, first: str, second: str = "") -> ConsumerSpec:
         return ConsumerSpec(
@@ -315,6 +319,7 @@ def batch_consumers(
             about=f"{short} of batches of {task}",
             ack_wait_s=_WITHOUT_LEADER_S if is_clustered else ack_wait_s,
             max_ack_pending=10_000,
+            idle_s=WORK_IDLE_S,
         )
 
     # A live executor extends. A dead one's chunks are back within five seconds, its steps within ten: after a pause of

@@ -11,7 +11,7 @@ import msgspec
 from anyio.abc import TaskStatus
 
 from actors.batch.rules import moves
-from actors.batch.rules.record import FINAL, Instance, is_held
+from actors.batch.rules.record import FINAL, Instance, is_at_work, is_held
 from actors.runtime.live import Live
 from streams.batch_messages import NOTHING
 from streams.bucket import Bucket
@@ -72,6 +72,14 @@ class Instances:
         """Return a task's instances that have not ended, as last seen. The cost does not grow with those that have."""
         return list(self._unfinished.get(task, {}).values())
 
+    def is_at_work(self, task: str) -> bool:
+        """Return whether an instance of the task is at work, or was when it was last seen."""
+        return any(is_at_work(record) for record in self._unfinished.get(task, {}).values())
+
+    def task_of(self, instance_id: str) -> str:
+        """Return the task of an instance that has not ended. Empty if there is none."""
+        return self._task_of.get(instance_id, "")
+
     def all_unfinished(self) -> Iterator[Instance]:
         """Yield the instances that have not ended, of all tasks, as last seen."""
         return (record for of_task in self._unfinished.values() for record in of_task.values())
@@ -89,9 +97,10 @@ class Instances:
         """Return an instance as last seen."""
         return self._live.get(instance_id)
 
-    def on_change(self, listener: Callable[[str], None]) -> None:
-        """Call `listener` with the id of each instance that changed or vanished. It must be short."""
-        self._live.on_change(listener)
+    def on_change(self, listener: Callable[[str], None]) -> Callable[[], None]:
+        """Call `listener` with the id of each instance that changed or vanished. It must be short. Return a function
+        that removes the listener."""
+        return self._live.on_change(listener)
 
     async def run(self, *, task_status: TaskStatus[None]) -> None:
         """Follow the bucket until cancelled. Started once all present records are known."""

@@ -25,7 +25,7 @@ from streams.slot_messages import MOST_SLOTS, WhenFull
 log = logging.getLogger(__name__)
 
 MOST_IN_ALL = 10_000
-"""Tasks of an installation. Each has two consumers, which the server keeps."""
+"""Tasks of an installation. Each that is at work has two consumers, which the server keeps."""
 
 Share = Annotated[float, Meta(ge=0, le=1)]
 Rate = Annotated[float, Meta(ge=0, le=1_000_000)]

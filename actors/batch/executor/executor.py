@@ -1,6 +1,7 @@
 """Executor: works on the conductor's pointers, for the tasks that this process serves.
 
-In: pointers of WORK, two consumers a task: splits and reduces, and chunks. Out: chunks under the split's fence and
+In: pointers of WORK, two consumers a task: splits and reduces, and chunks. They are there only while instances of the
+task are at work (ADR 79). Out: chunks under the split's fence and
 their seal, or the progress of a streaming one, one result a round of a chunk, the value that a reduce returned, and a
 message to the conductor after each. State: none. The record and the log have it.
 
@@ -17,7 +18,7 @@ import itertools
 import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import anyio
@@ -36,12 +37,13 @@ from actors.runtime.bounds import Anywhere, WorkBounds
 from actors.runtime.logs import fields
 from actors.runtime.rules.slot_keys import key_reader
 from streams.batch_messages import Pointer, decode_pointer
-from streams.clock import until_turn_s
+from streams.clock import monotonic_s, until_turn_s
 from streams.connection import Connection
 from streams.delivery import Delivery
 from streams.errors import MalformedMessage, StreamError
+from streams.log import subjects_of
 from streams.puller import Puller
-from streams.specs import batch_consumers
+from streams.specs import ConsumerSpec, batch_consumers
 from streams.topology import ensure_consumer
 
 log = logging.getLogger(__name__)
@@ -54,6 +56,11 @@ SHARE_S = 0.25
 """How soon a worker takes over the part of one that has left."""
 FEW = 50
 """Tasks whose parts are all looked at so soon."""
+QUIET_S = 60.0
+"""So long after the last of a task's instances has ended does a process go on to pull. A pointer that was given back
+comes again within it."""
+MISSING_S = 2.0
+"""Between two requests for consumers that the server may have removed."""
 STEPS_AT_ONCE = 2
 STATES = {"split": "splitting", "reduce": "reducing"}
 """The state in which a step may begin. A pointer may come late, and the fence stays after its step has ended."""
@@ -65,6 +72,14 @@ class TooOld(Exception):
     def __init__(self, task: str, ours: str, needed: str) -> None:
         super().__init__(f"task {task}: version {ours or '(none)'} here, {needed} made the items; upgrade this worker")
         self.needed = needed
+
+
+@dataclass
+class _Served:
+    """A task that this process pulls work for, until `end` is set. `since_s`: when an instance was last at work."""
+
+    since_s: float = field(default_factory=monotonic_s)
+    end: anyio.Event = field(default_factory=anyio.Event)
 
 
 class Executor:
@@ -95,6 +110,9 @@ class Executor:
         self._chunks = chunks
         self._newest = newest
         self._may_take = may_take
+        self._served: dict[str, _Served] = {}
+        self._missing: set[ConsumerSpec] = set()
+        self._are_missing = anyio.Event()
         self._aside: set[Puller] = set()
         self._shared: dict[Puller, tuple[TaskHandler, bool]] = {}
         """With whether the task's limit of items counts."""
@@ -119,47 +137,122 @@ class Executor:
 
     async def run(self, *, task_status: TaskStatus[None]) -> None:
         """Work until the node stops, and then finish the work in hand."""
-        namespace, is_clustered = self._connection.namespace, self._connection.is_clustered
         opened = open_external(self.handlers, self._connection, self._sign)
-        async with opened as handlers, anyio.create_task_group() as tasks:
-            tasks.start_soon(self._keep_shares)
-            for handler in handlers:
-                steps, maps = batch_consumers(namespace, handler.record.task, is_clustered=is_clustered)
-                for spec, most in ((steps, STEPS_AT_ONCE), (maps, handler.chunks)):
-                    await ensure_consumer(self._connection, spec)
-                    serve = partial(self._serve, handler, spec.stream, spec.name, most, is_map=spec is maps)
-                    await tasks.start(serve)
-            task_status.started()
+        async with opened as handlers, anyio.create_task_group() as beside:
+            beside.start_soon(self._keep_shares)
+            beside.start_soon(self._make_missing)
+            async with anyio.create_task_group() as tasks:
+                by_name = {handler.record.task: handler for handler in handlers}
+                self._served.clear()
+
+                def serve(task: str, *, is_due: bool = False) -> None:
+                    may_serve = task in by_name and task not in self._served and not self._stop.is_set()
+                    if may_serve and (is_due or self._instances.is_at_work(task)):
+                        self._served[task] = _Served()
+                        tasks.start_soon(self._serve_task, by_name[task], serve)
+
+                remove = self._instances.on_change(lambda key: serve(self._instances.task_of(key)))
+                try:
+                    for task in by_name:
+                        serve(task)
+                    for task in await self._waited_for():
+                        serve(task, is_due=True)
+                    task_status.started()
+                    await self._stop.wait()
+                finally:
+                    remove()
+                for served in self._served.values():
+                    served.end.set()
+            beside.cancel_scope.cancel()
+
+    async def _waited_for(self) -> set[str]:
+        """Return the tasks of the pointers that wait, also of instances that ended while nobody served them."""
+        namespace = self._connection.namespace
+        pattern = namespace.pattern("work", "batch", ">")
+        subjects = await subjects_of(self._connection, namespace.stream("WORK"), pattern)
+        return {subject.removeprefix(pattern.removesuffix(">")).partition(".")[0] for subject in subjects}
+
+    async def _serve_task(self, handler: TaskHandler, serve: Callable[[str], None]) -> None:
+        """Work on a task's pointers while instances of it are at work, and for a while after that."""
+        task = handler.record.task
+        end = self._served[task].end
+        try:
+            steps, maps = batch_consumers(self._connection.namespace, task, is_clustered=self._connection.is_clustered)
+            async with anyio.create_task_group() as lanes:
+                lanes.start_soon(partial(self._serve, handler, steps, STEPS_AT_ONCE, end, is_map=False))
+                lanes.start_soon(partial(self._serve, handler, maps, handler.chunks, end, is_map=True))
+        finally:
+            del self._served[task]
+        serve(task)  # an instance may have come at the last moment
 
     async def _serve(
-        self,
-        handler: TaskHandler,
-        stream: str,
-        consumer: str,
-        most: int,
-        *,
-        is_map: bool,
-        task_status: TaskStatus[None],
+        self, handler: TaskHandler, spec: ConsumerSpec, most: int, end: anyio.Event, *, is_map: bool
     ) -> None:
-        opened = Puller(self._connection, stream, consumer, capacity=most, keep_alive_s=KEEP_ALIVE_S)
+        is_made = await self._make(spec, logging.WARNING)
+        while not is_made and not end.is_set():
+            with anyio.move_on_after(MISSING_S):
+                await end.wait()
+            is_made = await self._make(spec)
+        opened = Puller(
+            self._connection,
+            spec.stream,
+            spec.name,
+            capacity=0 if end.is_set() else most,
+            keep_alive_s=KEEP_ALIVE_S,
+            on_trouble=partial(self._miss, spec),
+        )
         async with opened as puller:
             self._shared[puller] = handler, is_map
             self._share(puller)
             try:
-                await handle_each(puller, partial(self._handle, handler, puller), self._stop, task_status=task_status)
+                await handle_each(puller, partial(self._handle, handler, puller), end)
             finally:
                 self._shared.pop(puller, None)
 
+    async def _make(self, spec: ConsumerSpec, level: int = logging.DEBUG) -> bool:
+        """Make a consumer if it is not there, and return whether it is. Raises FATAL errors only."""
+        try:
+            await ensure_consumer(self._connection, spec)
+        except FATAL:
+            raise
+        except StreamError as error:
+            log.log(level, "executor.no_consumer", extra=fields(consumer=spec.name, error=str(error)))
+            return False
+        return True
+
+    def _miss(self, spec: ConsumerSpec) -> None:
+        self._missing.add(spec)
+        self._are_missing.set()
+
+    async def _make_missing(self) -> None:
+        """Make consumers again for ever that refuse to deliver. The server has removed those from which no process
+        took anything for long, for example while the task was bound to another zone."""
+        while True:
+            await self._are_missing.wait()
+            self._are_missing = anyio.Event()
+            while self._missing:
+                await self._make(self._missing.pop())
+            await anyio.sleep(MISSING_S)
+
     async def _keep_shares(self) -> None:
-        """Look after the parts of all tasks, until the node stops."""
+        """Look after the parts of all served tasks, until the node stops, and leave tasks that are quiet."""
         for turn in itertools.count():
             some = list(self._shared)
             parts = 1 if len(some) <= FEW else 12  # of many tasks each is looked at once in three seconds
             for puller in some[turn % parts :: parts]:
                 self._share(puller)
+            for task in list(self._served)[turn % parts :: parts]:
+                self._leave_if_quiet(task)
             await anyio.sleep(until_turn_s(SHARE_S))
             if self._stop.is_set():
                 return
+
+    def _leave_if_quiet(self, task: str) -> None:
+        served, now_s = self._served[task], monotonic_s()
+        if self._working[task] or self._instances.is_at_work(task):
+            served.since_s = now_s
+        elif now_s > served.since_s + QUIET_S:
+            served.end.set()
 
     def _share(self, puller: Puller) -> None:
         """Take nothing that is bound to another zone, and no chunks while other processes are as many as may work on
@@ -168,11 +261,16 @@ class Executor:
             return
         handler, is_map = self._shared[puller]
         task = handler.record.task
+        if self._is_ending(task):
+            return
         most = handler.chunks + self._chunks.stuck(task) if is_map else STEPS_AT_ONCE
         if not self._may_run(task) or (is_map and not self._may_take(task)):
             most = 0
-        if puller.capacity != most and puller not in self._aside and not self._stop.is_set():
+        if puller.capacity != most and puller not in self._aside:
             puller.set_capacity(most)
+
+    def _is_ending(self, task: str) -> bool:
+        return self._stop.is_set() or task not in self._served or self._served[task].end.is_set()
 
     def _in_region(self, handler: TaskHandler) -> TaskHandler:
         """Return the handler, which rejects items whose region belongs to another zone."""
@@ -260,7 +358,7 @@ class Executor:
         with anyio.move_on_after(ASIDE_S):
             await self._stop.wait()
         self._aside.discard(puller)
-        puller.set_capacity(0 if self._stop.is_set() else most)
+        puller.set_capacity(0 if self._is_ending(handler.record.task) else most)
 
     async def _work(self, handler: TaskHandler, pointer: Pointer, deliveries: int) -> None:
         record = await self._instances.get(pointer.instance_id)

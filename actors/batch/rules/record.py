@@ -158,6 +158,11 @@ def shown_state(instance: Instance) -> str:
     return "paused" if instance.is_paused else instance.state
 
 
+def is_at_work(instance: Instance) -> bool:
+    """Return whether pointers at its work may wait: it has begun, and has not ended."""
+    return instance.state != "pending" and instance.state not in FINAL
+
+
 def is_held(instance: Instance) -> bool:
     """Return whether an instance waits for the end of another one."""
     return instance.state == "pending" and bool(instance.after) and not instance.freed_ms

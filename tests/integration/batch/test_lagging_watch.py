@@ -78,6 +78,7 @@ async def test_a_worker_that_has_not_seen_an_instance_does_not_take_it_for_cance
     connection: Connection, server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with two_nodes(connection, server) as (conductor, worker):
+        await conductor.run("polite")  # from then on it serves the task
         freeze(worker, monkeypatch)
         view = await conductor.run("polite")
     assert (view.state, view.counts) == ("done", Counts(succeeded=100))

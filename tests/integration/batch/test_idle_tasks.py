@@ -1,0 +1,137 @@
+"""Tasks whose consumers are there only while instances are at work."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import anyio
+import anyio.lowlevel
+import pytest
+from msgspec.structs import replace
+
+import penstock
+from actors.batch.rules.record import Instance
+from penstock.sdk.batches import task_handlers
+from streams.backlog import consumer_states, consumers_pending
+from streams.batch_messages import Counts, Pointer, encode_message
+from streams.connection import Connection
+from streams.log import count_of
+from streams.publisher import Outgoing, Publisher
+from streams.specs import batch_consumers
+from streams.topology import ensure_consumer
+from tests.support.batches import LONG_S, plant
+
+TASKS = ("idle-a", "idle-b")
+may_end: list[anyio.Event] = []
+
+
+class Short:
+    """One item, which ends at once, but for `wait`."""
+
+    async def split(self, ctx: penstock.SplitContext) -> None:
+        await ctx.commit(ctx.input)
+
+    async def map(self, item: str | None) -> None:
+        if item == "wait":
+            await may_end[0].wait()
+
+
+for name in TASKS:
+    penstock.batch(name)(type(name, (Short,), {}))
+
+
+def consumers_of(connection: Connection, task: str) -> set[str]:
+    return {spec.name for spec in batch_consumers(connection.namespace, task)}
+
+
+async def until(is_so: Callable[[], Awaitable[bool]]) -> None:
+    with anyio.fail_after(LONG_S):
+        while not await is_so():
+            await anyio.lowlevel.checkpoint()
+
+
+async def test_only_a_task_with_an_instance_at_work_has_consumers(connection: Connection) -> None:
+    work = connection.namespace.stream("WORK")
+    async with plant(connection, TASKS) as node:
+        assert await consumers_pending(connection, work) == {}
+        assert (await node.run("idle-b")).state == "done"
+        assert set(await consumers_pending(connection, work)) == consumers_of(connection, "idle-b")
+
+
+async def test_a_node_no_longer_pulls_for_a_quiet_task_and_serves_it_again(
+    connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("actors.batch.executor.executor.QUIET_S", 0.0)
+    work = connection.namespace.stream("WORK")
+
+    async def is_quiet() -> bool:
+        return not any(state.pulls for state in await consumer_states(connection, work))
+
+    async with plant(connection, TASKS) as node:
+        for _ in range(3):
+            assert (await node.run("idle-a")).counts == Counts(succeeded=1)
+            await until(is_quiet)
+
+
+async def test_a_task_at_work_is_not_left(connection: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("actors.batch.executor.executor.QUIET_S", 0.0)
+    may_end[:] = [anyio.Event()]
+    _, maps = batch_consumers(connection.namespace, "idle-a")
+
+    async def is_held() -> bool:
+        return bool((await consumers_pending(connection, maps.stream)).get(maps.name))
+
+    async with plant(connection, TASKS) as node:
+        waits = await node.submit("idle-a", "wait")
+        await until(is_held)
+        for _ in range(3):  # each takes several looks at what is quiet
+            assert (await node.run("idle-a")).state == "done"
+        assert (await node.record(waits.instance_id)).state == "running"
+        may_end[0].set()
+        assert (await node.until(waits.instance_id, "done")).counts == Counts(succeeded=1)
+
+
+async def test_consumers_that_the_server_removed_are_made_again(connection: Connection) -> None:
+    async with plant(connection, TASKS) as node:
+        assert (await node.run("idle-a")).state == "done"
+        for spec in batch_consumers(connection.namespace, "idle-a"):
+            await connection.api(f"CONSUMER.DELETE.{spec.stream}.{spec.name}")
+        assert (await node.run("idle-a")).counts == Counts(succeeded=1)
+
+
+async def test_pointers_of_an_instance_that_is_over_do_not_stay(connection: Connection) -> None:
+    """As if a killed node had run it, and had not settled."""
+    namespace = connection.namespace
+    subject = namespace.subject("work", "batch", "idle-a", "split", "over", "1")
+    async with plant(connection, [], name="n0", roles=("conductor", "desk")):
+        pointer = Pointer(step="split", task="idle-a", instance_id="over", fence=1)
+        async with Publisher(connection) as publisher:
+            await publisher.publish_many([Outgoing(subject, encode_message(pointer))])
+        async with plant(connection, TASKS, name="n1", roles=("executor",)):
+
+            async def is_gone() -> bool:
+                return not await count_of(connection, namespace.stream("WORK"), subject)
+
+            await until(is_gone)
+
+
+async def test_what_waits_under_an_older_versions_consumers_is_done_beside_it(connection: Connection) -> None:
+    """An older version makes them as it starts, with no end, and expects the same."""
+    older = [replace(spec, idle_s=0.0) for spec in batch_consumers(connection.namespace, "idle-a")]
+    stream = connection.namespace.stream("WORK")
+    async with plant(connection, [], name="n0", roles=("conductor", "desk")) as node:
+        await node.engine.tasks.declare(task_handlers()["idle-a"].record)
+        await node.engine.instances.create(Instance(instance_id="i", task="idle-a", created_ms=0))
+        for spec in older:
+            await ensure_consumer(connection, spec)
+
+        async def is_offered() -> bool:
+            return (await consumers_pending(connection, stream))[older[0].name] == 1
+
+        await until(is_offered)
+        async with plant(connection, TASKS, name="n1", roles=("executor",)):
+            assert (await node.until("i", "done")).counts == Counts(succeeded=1)
+            assert (await node.run("idle-b")).state == "done"
+            for task in TASKS:
+                for spec in batch_consumers(connection.namespace, task):
+                    await ensure_consumer(connection, replace(spec, idle_s=0.0))
