@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
+from functools import cache
 from typing import Any, NamedTuple
 
 BY_SOURCE = ("platform", "source")
@@ -131,6 +132,7 @@ class Measures:
             ("operation", "status"),
             registry=self.registry,
         )
+        self._answered = cache(self._requests.labels)  # looking up labels costs more than counting
 
     def follow_waiting(self, waiting: Callable[[], Backlog | None]) -> None:
         """Give these figures whenever somebody asks, from another thread. `None`: another node counts."""
@@ -153,7 +155,7 @@ class Measures:
         self._elected.set_function(is_leading)
 
     def request_answered(self, operation: str, status: int) -> None:
-        self._requests.labels(operation, status).inc()
+        self._answered(operation, status).inc()
 
     def flow_round(self, flow: str, *, loaded: int, failed: int) -> None:
         self._rounds.labels(flow).inc()

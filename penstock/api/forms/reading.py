@@ -4,6 +4,7 @@ Unknown fields are errors: a misspelt `delay_ms` must not make a job due at once
 counts.
 """
 
+from functools import cache
 from typing import Any, TypeVar
 
 import msgspec
@@ -59,4 +60,11 @@ def explained(error: Exception) -> str:
 
 def picked(form: type[_T], source: Struct, **own: Any) -> _T:
     """Return a struct of this form: the fields of `own`, and all others as `source` has them."""
-    return form(**{name: getattr(source, name) for name in form.__struct_fields__ if name not in own}, **own)
+    for name in _others(form, tuple(own)):
+        own[name] = getattr(source, name)
+    return form(**own)
+
+
+@cache
+def _others(form: type[Struct], own: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(name for name in form.__struct_fields__ if name not in own)

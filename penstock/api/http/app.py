@@ -15,6 +15,7 @@ from actors.jobs.rules.job_rules import BadJob
 from actors.runtime.logs import fields
 from actors.runtime.tracing import traces
 from penstock.api.http.calls import GatewayState, HttpAnswer, HttpCall, Stream
+from penstock.api.http.connections import WHOLE
 from penstock.api.http.door import FAULT, App, Send, send_problem
 from penstock.api.http.openapi import document
 from penstock.api.http.problems import RefusedRequest, refused, shown, trouble_of
@@ -112,9 +113,7 @@ async def _carry_out(shared: GatewayState, operation: Operation, call: HttpCall)
 
 
 async def _send(body: bytes, status: int, send: Send) -> None:
-    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+    await send({"type": WHOLE, "status": status, "body": body})
 
 
 async def _send_bits(stream: Stream, path: str, send: Send) -> None:

@@ -13,10 +13,11 @@ import asyncio
 import http
 import logging
 from collections.abc import Callable
-from typing import cast
+from functools import lru_cache
+from typing import Any, cast
 
 import httptools
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from actors.runtime.logs import fields
 from penstock.api.http.limits import (
@@ -35,8 +36,10 @@ from penstock.api.http.uploads import is_upload_path
 
 log = logging.getLogger(__name__)
 
-__all__ = ["BoundedConnection", "connection_class"]
+__all__ = ["WHOLE", "BoundedConnection", "connection_class"]
 
+WHOLE = "penstock.whole"
+"""The type of the message that is a whole answer."""
 LINGER_S = 1.0
 """How long the node still reads from a refused client, so that the client can read the reason."""
 NEVER_S = float("inf")
@@ -139,7 +142,7 @@ class BoundedConnection(HttpToolsProtocol):
         self._is_upload, self._step_bytes = is_upload_path(method, raw_path), 0
         self._within(READ_S, self._too_slow)
         before = self.cycle
-        self.cycle = RequestResponseCycle(
+        self.cycle = _Cycle(
             scope=self.scope,
             transport=cast(asyncio.Transport, self._gently),
             flow=self.flow,
@@ -268,6 +271,40 @@ class _Refused(Exception):
         super().__init__(detail)
         self.status = status
         self.detail = detail
+
+
+class _Cycle(RequestResponseCycle):
+    """uvicorn's own, with a short way for an answer that is whole: uvicorn checks each header of each answer."""
+
+    async def send(self, message: Any) -> None:
+        """Send a message of ASGI, or a `WHOLE` answer: JSON, with its status."""
+        if message["type"] != WHOLE:
+            await super().send(message)
+            return
+        if self.flow.write_paused and not self.disconnected:
+            await self.flow.drain()
+        if self.disconnected:
+            return
+        self.response_started = self.response_complete = True
+        self.waiting_for_100_continue = False
+        body = message["body"]
+        close = b"" if self.keep_alive else b"connection: close\r\n"
+        head = b"%b%bcontent-type: application/json\r\ncontent-length: %d\r\n%b\r\n" % (
+            STATUS_LINE[message["status"]],
+            _lines(tuple(self.default_headers)),
+            len(body),
+            close,
+        )
+        self.transport.write(head + body if self.scope["method"] != "HEAD" else head)
+        self.message_event.set()
+        if not self.keep_alive:
+            self.transport.close()
+        self.on_response()
+
+
+@lru_cache(4)
+def _lines(headers: tuple[tuple[bytes, bytes], ...]) -> bytes:
+    return b"".join(b"%b: %b\r\n" % each for each in headers)
 
 
 class _Gently:

@@ -110,20 +110,13 @@ class Load:
         self._polling_of: Counter[str] = Counter()
         self._moving_of: Counter[str] = Counter()
 
-    @contextmanager
-    def work(self, kind: Kind, name: str) -> Iterator[None]:
+    def work(self, kind: Kind, name: str) -> "_Work":
         """Count one operation of a token while the block runs. Raises RefusedRequest when there are too many."""
         if self.working >= AT_ONCE * PARTS[kind]:
             raise refused(503, "busy", f"the node has {self.working} operations at work", retry_after_s=1)
         if self._working_of[name] >= AT_ONCE_PER_TOKEN * PARTS[kind]:
             raise refused(429, "too_many", f"{self._working_of[name]} operations are at work already", retry_after_s=1)
-        self.working += 1
-        self._working_of[name] += 1
-        try:
-            yield
-        finally:
-            self.working -= 1
-            _less(self._working_of, name)
+        return _Work(self, name)
 
     @contextmanager
     def poll(self, name: str) -> Iterator[None]:
@@ -166,6 +159,24 @@ class Load:
             yield
         finally:
             self.looking -= 1
+
+
+class _Work:
+    """One operation at work. Each request has one, and a generator in its place would cost four times as much."""
+
+    __slots__ = ("_load", "_name")
+
+    def __init__(self, load: Load, name: str) -> None:
+        self._load = load
+        self._name = name
+
+    def __enter__(self) -> None:
+        self._load.working += 1
+        self._load._working_of[self._name] += 1
+
+    def __exit__(self, *_: object) -> None:
+        self._load.working -= 1
+        _less(self._load._working_of, self._name)
 
 
 class Census:

@@ -12,6 +12,7 @@ from penstock.api.http import connections, door
 from penstock.api.http.limits import LARGEST_BODY, LARGEST_HEAD, LONGEST_URL, MOST_HEADERS, MOST_PIPELINED
 from penstock.node import http_server as server
 from penstock.node.config import Config
+from penstock.node.http_server import HEADERS
 from streams.connection import Connection
 from streams.publisher import Publisher
 from tests.support.gateway import SharedGateway, running_gateway
@@ -174,6 +175,19 @@ async def test_one_connection_serves_many_requests(open_gateway: SharedGateway) 
         for _ in range(50):
             await opened.send(GET + b"\r\n")
             assert (await opened.answer()).endswith(b'{"status":"ok"}')
+
+
+async def test_a_whole_answer_has_the_head_that_all_have(open_gateway: SharedGateway) -> None:
+    """Its head is written in one step. A HEAD has the length of the body, and no body."""
+    head = GET.replace(b"GET", b"HEAD")
+    alone = await exchange(open_gateway.port, head + b"\r\n" + GET + CLOSE + b"\r\n")
+    of_head, of_get, body = alone.split(b"\r\n\r\n")
+    assert body == b'{"status":"ok"}'
+    lines = of_get.split(b"\r\n")
+    assert lines[0] == b"HTTP/1.1 200 OK"
+    assert lines[-3:] == [b"content-type: application/json", b"content-length: 15", b"connection: close"]
+    assert [line.partition(b": ")[0] for line in lines[1:-3]] == [b"date", *(name.encode() for name, _ in HEADERS)]
+    assert of_head.split(b"\r\n")[2:] == lines[2:-1]
 
 
 async def test_a_body_in_pieces_is_put_together(open_gateway: SharedGateway, topic: str) -> None:
