@@ -185,6 +185,15 @@ class WireClient(Client):
         if self._transport:  # a close cancels the reconnecting that waits for this, and then waits for it, too
             self._transport.wait_closed = partial(_uncancelled, self._transport.wait_closed)  # type: ignore[method-assign]
 
+    async def _read_loop(self) -> None:
+        """Called by the library as the reading task of each new link, after the login.
+
+        An error of the server may end a link while its bytes are parsed. Those behind the error then leave a part of a
+        message in the parser, which would begin the first message of the new link.
+        """
+        self._ps.reset()
+        await super()._read_loop()
+
     async def _process_op_err(self, e: Exception) -> None:
         """Called by the library when the link breaks. What was queued for it goes with it, as what the socket has taken
         does. Sent on the next link it could be a repeat whose first try is stored and over, at a server that was

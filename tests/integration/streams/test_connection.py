@@ -151,6 +151,19 @@ async def test_a_garbled_link_is_given_up_for_another(connection: Connection, se
             assert (await other.api("INFO"))["limits"]
 
 
+async def test_a_link_that_ends_within_a_message_leaves_nothing_for_the_next_one(server: EmbeddedServer) -> None:
+    async with connect(server.url, name="test") as connection:
+        back, heard = anyio.Event(), list[tuple[str, bytes]]()
+        connection.on_reconnect(back.set)
+        await connection.subscribe("news", lambda message: heard.append((message.subject, message.payload)))
+        await connection.client._ps.parse(b"-ERR 'Stale Connection'\r\nMSG old 1 9\r\nhalf")  # as the reading task does
+        with anyio.fail_after(20):
+            await back.wait()
+        await connection.publish_core("news", b"whole")
+        await connection.flush()
+        assert heard == [("news", b"whole")]
+
+
 async def test_a_login_that_is_taken_back_ends_in_failure(tmp_path: Path) -> None:
     async with embedded_server(tmp_path, config=GUARDED) as server:
         async with connect(

@@ -55,6 +55,8 @@ def test_the_library_is_where_it_was() -> None:
     assert parameters(WireClient._process_err) == parameters(Client._process_err)
     assert "await self._process_op_err(errors.StaleConnectionError())" in inspect.getsource(Client._process_err)
     assert parameters(WireClient._connect_to_server) == parameters(Client._connect_to_server)
+    assert parameters(WireClient._read_loop) == parameters(Client._read_loop)
+    assert "create_task(self._read_loop())" in inspect.getsource(Client._process_connect_init)
     assert parameters(WireClient._close) == parameters(Client._close)
     assert "await self._transport.drain()" in inspect.getsource(Client._close)
     tasks = {"_reading_task", "_ping_interval_task", "_flusher_task", "_transport"}
