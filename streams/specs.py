@@ -251,7 +251,7 @@ _WITHOUT_LEADER_S = 15.0
 JOBS_IDLE_S = 3600.0
 """Seconds. A topic's consumer costs the server 26 kB. Its jobs stay when it goes, and the next pull makes it again."""
 WORK_IDLE_S = 600.0
-"""The same for a task. Each new consumer costs the more, the more there are of them (ADR 79). To make one again costs a
+"""The same for a task. Each new consumer costs the more, the more there are of them (ADR 80). To make one again costs a
 server some two milliseconds, and a cluster less than a tenth of a second."""
 
 

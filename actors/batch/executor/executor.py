@@ -1,7 +1,7 @@
 """Executor: works on the conductor's pointers, for the tasks that this process serves.
 
 In: pointers of WORK, two consumers a task: splits and reduces, and chunks. They are there only while instances of the
-task are at work (ADR 79). Out: chunks under the split's fence and
+task are at work (ADR 80). Out: chunks under the split's fence and
 their seal, or the progress of a streaming one, one result a round of a chunk, the value that a reduce returned, and a
 message to the conductor after each. State: none. The record and the log have it.
 
