@@ -81,6 +81,11 @@ class ServerProcess:
     def url(self) -> str:
         return f"nats://127.0.0.1:{self.port}"
 
+    @property
+    def pid(self) -> int:
+        assert self._child is not None
+        return self._child.pid
+
     def start(self) -> None:
         self._child = subprocess.Popen(self._command, env=self._environment, stderr=subprocess.DEVNULL)
 

@@ -138,7 +138,16 @@ async def full(connection: Connection, stream: str) -> AsyncIterator[None]:
     await connection.api(f"STREAM.UPDATE.{stream}", config, timeout_s=BUSY_S)
 
 
-async def freeze(server: EmbeddedServer) -> None:
+class Stoppable(Protocol):
+    """A server's process."""
+
+    @property
+    def pid(self) -> int: ...
+
+    def send_signal(self, number: signal.Signals) -> None: ...
+
+
+async def freeze(server: Stoppable) -> None:
     """Stop the process until `thaw`; return once each of its threads stands still; a busy machine takes a while."""
     server.send_signal(signal.SIGSTOP)
     with anyio.fail_after(20):
@@ -146,7 +155,7 @@ async def freeze(server: EmbeddedServer) -> None:
             await anyio.lowlevel.checkpoint()
 
 
-def thaw(server: EmbeddedServer) -> None:
+def thaw(server: Stoppable) -> None:
     server.send_signal(signal.SIGCONT)
 
 

@@ -1,6 +1,5 @@
 """Three servers on the project's cluster file: three replicas, and nothing lost when the leader is killed."""
 
-import signal
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
@@ -23,7 +22,7 @@ from streams.subjects import Namespace
 from streams.topology import apply, require
 from streams.watch import Watch
 from tests.support.processes import ServerProcess, cluster, urls_of
-from tests.support.server import once_it_is_led
+from tests.support.server import freeze, once_it_is_led, thaw
 
 pytestmark = pytest.mark.asyncio(loop_factories=["asyncio"])  # three servers and an election: once is enough
 
@@ -100,14 +99,14 @@ async def _a_write_that_keeps_meeting_its_own_first_try_is_not_told_as_lost(
         Publisher(alone, attempt_timeout_s=0.1) as publisher,
     ):
         ledgers = Bucket(alone, publisher, NS.bucket("LEDGERS"), bytes)
-        for server in others:
-            server.send_signal(signal.SIGSTOP)
         try:
+            for server in others:
+                await freeze(server)
             with pytest.raises(OutcomeUnknown):
                 await ledgers.create("mall.own", b"0")
         finally:
             for server in others:
-                server.send_signal(signal.SIGCONT)
+                thaw(server)
         while await ledgers.get("mall.own") is None:
             await checkpoint()
 
@@ -130,14 +129,14 @@ async def _reads_are_answered_while_one_server_stands_still(
     stream = f"KV_{NS.bucket('LEDGERS')}"
     leader, link = await leader_of(connection, stream), connection.client.connected_url
     still = next(server for server in servers if link and server.name != leader and server.port != link.port)
-    still.send_signal(signal.SIGSTOP)
+    await freeze(still)
     try:
         for _ in range(4):  # so many at once that a busy machine answers all of them in time
             async with create_task_group() as tasks:
                 for _ in range(500):
                     tasks.start_soon(partial(last_entries, connection, stream, ["$KV.*.mall.own"], timeout_s=5.0))
     finally:
-        still.send_signal(signal.SIGCONT)
+        thaw(still)
 
 
 async def _nothing_acknowledged_is_lost_when_the_leader_is_killed(
