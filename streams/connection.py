@@ -207,18 +207,19 @@ class Connection:
                 reply.cancel()
         return [_outcome(subject, message) for subject, message in zip(subjects, messages, strict=True)]
 
-    def send_core(self, subject: str, payload: bytes) -> None:
+    def send_core(
+        self, subject: str, payload: bytes, *, reply: str = "", headers: Mapping[str, str] | None = None
+    ) -> None:
         """Send as `publish_core` does, however much waits for the socket: for few and small messages."""
-        block = self.checked(check_subject(subject), payload, None)
-        self.client.send(publish_frame(subject, "", block, payload))
+        block = self.checked(check_subject(subject), payload, headers)
+        self.client.send(publish_frame(subject, reply and check_subject(reply), block, payload))
 
     async def publish_core(
         self, subject: str, payload: bytes = b"", *, reply: str = "", headers: Mapping[str, str] | None = None
     ) -> None:
         """Send without a receipt. While the link is down, up to 2 MiB wait for it. Above that it raises
         Disconnected."""
-        block = self.checked(check_subject(subject), payload, headers)
-        self.client.send(publish_frame(subject, reply and check_subject(reply), block, payload))
+        self.send_core(subject, payload, reply=reply, headers=headers)
         if self.client.is_clogged:
             await self.client.unclog()
 

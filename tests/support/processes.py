@@ -123,6 +123,11 @@ class Links:
             wire.freeze()
             self._parted.append(wire)
 
+    def cut_off(self, index: int) -> None:
+        """Part a server from the two others."""
+        for other in {0, 1, 2} - {index}:
+            self.part(index, other)
+
     def join(self) -> None:
         """Break the links that were parted. What was held back is lost, and the servers link up again."""
         while self._parted:

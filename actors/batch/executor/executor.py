@@ -1,9 +1,9 @@
 """Executor: works on the conductor's pointers, for the tasks that this process serves.
 
 In: pointers of WORK, two consumers a task: splits and reduces, and chunks. They are there only while instances of the
-task are at work (ADR 80). Out: chunks under the split's fence and
-their seal, or the progress of a streaming one, one result a round of a chunk, the value that a reduce returned, and a
-message to the conductor after each. State: none. The record and the log have it.
+task are at work (ADR 80). Out: chunks under the split's fence and their seal, or the progress of a streaming one, one
+result a round of a chunk, the value that a reduce returned, and a message to the conductor after each. State: none. The
+record and the log have it.
 
 Under redelivery: a pointer to finished work, or with an old fence, is acknowledged and forgotten. A chunk that is run
 twice has one result, the first one. For tasks that are not idempotent each item is marked before it begins. If one was

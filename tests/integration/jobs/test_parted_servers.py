@@ -34,8 +34,7 @@ class Parted(NamedTuple):
     other: Office
 
     def part(self) -> None:
-        for number in {0, 1, 2} - {self.leader}:
-            self.links.part(self.leader, number)
+        self.links.cut_off(self.leader)
 
 
 @pytest.fixture

@@ -31,11 +31,6 @@ async def servers(tmp_path: Path, links: Links) -> AsyncIterator[list[ServerProc
         yield running
 
 
-def cut_off(links: Links, at: int) -> None:
-    for other in {0, 1, 2} - {at}:
-        links.part(at, other)
-
-
 @asynccontextmanager
 async def reconnected(connection: Connection) -> AsyncIterator[None]:
     """Wait, at the end of the block, until the link has changed since its beginning."""
@@ -52,7 +47,7 @@ async def test_a_node_leaves_a_server_that_is_cut_off(servers: list[ServerProces
         await tasks.start(ClusterWatch(connection).run)
         with anyio.fail_after(180):
             async with reconnected(connection):
-                cut_off(links, 0)
+                links.cut_off(0)
             await once_it_is_led(partial(connection.api, "INFO"))
             assert connection.client.server in ("n2", "n3")
             links.join()
@@ -76,7 +71,7 @@ async def test_a_client_leaves_a_server_at_which_no_node_answers(servers: list[S
         await there.subscribe(service.subject("add"), answer)
         with anyio.fail_after(120):
             assert (await service.request("add", b"")).payload == b"here"
-            cut_off(links, 0)
+            links.cut_off(0)
             while here.client.server == "n1":
                 with suppress(PenstockError):
                     await service.request("add", b"", timeout_s=3.0)
