@@ -110,6 +110,15 @@ async def once_it_is_led(ask: Callable[[], Awaitable[T]]) -> T:
             await checkpoint()
 
 
+async def leader_of(connection: Connection, of: str) -> str:
+    """Return the name of the server that leads `STREAM.INFO.…` or `CONSUMER.INFO.…`, once one is elected."""
+    while True:
+        info = await once_it_is_led(partial(connection.api, of, timeout_s=BUSY_S))
+        if leader := info["cluster"].get("leader"):
+            return str(leader)
+        await checkpoint()
+
+
 async def add_consumer(connection: Connection, stream: str, durable: str, **settings: object) -> None:
     """Create a durable pull consumer with explicit acks; durations in `settings` are nanoseconds, as the server's."""
     config = {"durable_name": durable, "ack_policy": "explicit", "max_ack_pending": 10_000, **settings}

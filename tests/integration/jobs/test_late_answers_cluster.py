@@ -27,6 +27,7 @@ from streams.subjects import token_of
 from tests.support.job_workers import Log, handler, working
 from tests.support.jobs import TOPIC, Jobs, open_jobs
 from tests.support.processes import ServerProcess, cluster, urls_of
+from tests.support.server import leader_of
 from tests.support.timers import ready_jobs, running_timer, until_complete
 
 COUNT, ROUNDS, TTR_MS = 100, 4, 1_000
@@ -44,7 +45,7 @@ class Three:
         """Stop the leader of JOBS before the block, and let it go on at a time. Yields the jobs as another server's
         caller has them."""
         api = f"STREAM.INFO.{self.jobs.namespace.stream('JOBS')}"
-        leader = (await self.jobs.connection.api(api, timeout_s=20))["cluster"]["leader"]
+        leader = await leader_of(self.jobs.connection, api)
         (server,) = (server for server in self._servers if server.name == leader)
         others = ",".join(other.url for other in self._servers if other is not server)
 
@@ -76,8 +77,8 @@ class Three:
         (own,) = (server.name for server in self._servers if link is not None and server.port == link.port)
         while True:
             with suppress(StreamError):  # while they elect
-                stream = (await connection.api(f"STREAM.INFO.{consumer.stream}"))["cluster"]["leader"]
-                leader = (await connection.api(f"CONSUMER.INFO.{name}"))["cluster"]["leader"]
+                stream = await leader_of(connection, f"STREAM.INFO.{consumer.stream}")
+                leader = await leader_of(connection, f"CONSUMER.INFO.{name}")
                 (server,) = (server for server in self._servers if server.name == leader)
                 if leader not in (stream, own):
                     return server

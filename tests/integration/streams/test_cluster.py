@@ -22,7 +22,7 @@ from streams.subjects import Namespace
 from streams.topology import apply, require
 from streams.watch import Watch
 from tests.support.processes import ServerProcess, cluster, urls_of
-from tests.support.server import freeze, once_it_is_led, thaw
+from tests.support.server import freeze, leader_of, once_it_is_led, thaw
 
 pytestmark = pytest.mark.asyncio(loop_factories=["asyncio"])  # three servers and an election: once is enough
 
@@ -34,11 +34,6 @@ SAFE = wanted(NS, profile="safe", replicas=3)
 async def servers(tmp_path: Path) -> AsyncIterator[list[ServerProcess]]:
     async with cluster(tmp_path) as running:
         yield running
-
-
-async def leader_of(connection: Connection, stream: str) -> str:
-    leader: str = (await stream_info(connection, stream))["cluster"]["leader"]
-    return leader
 
 
 async def stream_info(connection: Connection, stream: str, **asked: str) -> dict[str, Any]:
@@ -91,7 +86,7 @@ async def _a_write_that_keeps_meeting_its_own_first_try_is_not_told_as_lost(
     servers: list[ServerProcess], connection: Connection
 ) -> None:
     """The leader has it, and can store nothing while the others stand still."""
-    leader = await leader_of(connection, f"KV_{NS.bucket('LEDGERS')}")
+    leader = await leader_of(connection, f"STREAM.INFO.KV_{NS.bucket('LEDGERS')}")
     others = [server for server in servers if server.name != leader]
     (url,) = (server.url for server in servers if server.name == leader)
     async with (
@@ -127,7 +122,7 @@ async def _reads_are_answered_while_one_server_stands_still(
 ) -> None:
     """Each try goes to any of the three. With six tries in five seconds, one read in some hundreds met it each time."""
     stream = f"KV_{NS.bucket('LEDGERS')}"
-    leader, link = await leader_of(connection, stream), connection.client.connected_url
+    leader, link = await leader_of(connection, f"STREAM.INFO.{stream}"), connection.client.connected_url
     still = next(server for server in servers if link and server.name != leader and server.port != link.port)
     await freeze(still)
     try:
@@ -144,7 +139,7 @@ async def _nothing_acknowledged_is_lost_when_the_leader_is_killed(
 ) -> None:
     ledgers = Bucket(connection, publisher, NS.bucket("LEDGERS"), bytes)
     revision = await ledgers.create("mall.s", b"0")
-    leader = await leader_of(connection, NS.stream("ORDERS"))
+    leader = await leader_of(connection, f"STREAM.INFO.{NS.stream('ORDERS')}")
     victim = next(server for server in servers if server.name == leader)
     acknowledged: set[str] = set()
     ledger_steps = 0
@@ -174,7 +169,7 @@ async def _nothing_acknowledged_is_lost_when_the_leader_is_killed(
         assert len(acknowledged) == 400
         stored = await stream_info(connection, NS.stream("ORDERS"), subjects_filter=NS.pattern("orders", "mall", ">"))
         assert stored["state"]["subjects"] == {NS.order("mall", "s", key): 1 for key in acknowledged}
-        assert await leader_of(connection, NS.stream("ORDERS")) != leader
+        assert await leader_of(connection, f"STREAM.INFO.{NS.stream('ORDERS')}") != leader
         async for change in changes:  # the watch has come through the election too
             if not isinstance(change, Synced) and change.entry and change.entry.value == b"100":
                 break

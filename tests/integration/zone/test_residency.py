@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import anyio
 import pytest
 from anyio import fail_after
@@ -77,7 +79,5 @@ async def test_a_fetched_order_of_another_region_is_not_stored(land: Land) -> No
                 assert found.items() <= stored.items()
                 await anyio.sleep(0.1)
         line = await first.logged("zone.record_refused", of=f"source {SHOP}", zone="a")
-        assert line["why"] in (
-            "region '2' belongs to zone b, not to zone a",
-            "region '3' belongs to no zone, not to zone a",
-        )
+        # the first order refused may be of any version
+        assert re.fullmatch(r"region '(2' belongs to zone b|[3-9]' belongs to no zone), not to zone a", line["why"])

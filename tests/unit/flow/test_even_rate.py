@@ -20,6 +20,7 @@ import pytest
 from actors.flow.rules.governing import Governing
 from actors.runtime import rate_client
 from actors.runtime.rate_client import GAP_S, RETRY_S, LeasedRates
+from actors.runtime.rules.leased import LeasedShares
 
 NO_CONNECTION: Any = None
 LOOK_S = 0.005
@@ -48,6 +49,9 @@ class EvenTown:
     def late_s(self) -> float:
         stalled_s = self._chance.random() * 0.04 if self._chance.random() < STALLED else 0.0
         return self._chance.expovariate(1_000) + stalled_s
+
+    def number(self) -> int:
+        return self._chance.getrandbits(64)
 
     def run(self, lasts_s: float) -> None:
         until_s = self.now_s + lasts_s
@@ -119,6 +123,9 @@ class EvenNode:
         self.paused_until_s = 0.0
         self._town = town
         self._rates = LeasedRates(NO_CONNECTION, name)
+        self._rates._leased = LeasedShares(
+            name, f"{town.number():x}", self._rates._shares.spent
+        )  # the same in each run
         self._topics = self._rates.of("topic", lambda _topic: town.rate)
         town.at(town.now_s, self._work)
         town.at(town.now_s, self._ask)
