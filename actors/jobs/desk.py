@@ -23,6 +23,7 @@ from actors.jobs.obstacles import Obstacles
 from actors.jobs.reads import Found, TopicCounts
 from actors.jobs.replay import JobReplay
 from actors.jobs.replies import (
+    FINISHED_BEFORE,
     NO_SUCH_JOB,
     OVER,
     Outcome,
@@ -182,17 +183,22 @@ class JobDesk:
         """Make each a dead letter. Return `ok` or `stale`."""
         return await self._settle(receipts, lambda some: self._store.bury_many(some, reason=reason))
 
-    async def finish_by_id(self, job_id: str, *, is_allowed: Allowed = anywhere) -> JobReply:
+    async def finish_by_id(self, job_id: str, *, nonce: str = "", is_allowed: Allowed = anywhere) -> JobReply:
         """Finish the reservation of the job of this id in any allowed topic, the latest of several. For clients that
-        keep no receipt: it ends any client's hold, whose own finish is `stale` then."""
+        keep no receipt: it ends any client's hold, whose own finish is `stale` then. `nonce`: the same in each repeat
+        of this finish, which ends no later job."""
         self._check()
+        mark, trace_ms = _finish_of(job_id, nonce), _trace_ms(nonce)
         found = [each for each in await self._found(None, job_id) if is_allowed(each.topic)]
+        if any(each.known is not None and is_in_past(each.known, mark) for each in found):
+            return JobReply(code="ok", reason=FINISHED_BEFORE, id=job_id)
         held = [(each.seq, each, each.job) for each in found if each.state == "reserved" and each.job is not None]
         if not held:
             return not_reserved(found, job_id)
         seq, latest, job = max(held, key=lambda each: each[0])
         receipt = by_id(JobReceipt(latest.topic, latest.key, seq, job.until_ms, job.receipt))
-        [outcome] = await self._finish([receipt])
+        remember_s = self._topics.current(latest.topic).remember_s
+        outcome = await self._store.finish_named(receipt, remember_s=remember_s, nonce=mark, trace_ms=trace_ms)
         return replace(answer_of(receipt, outcome), id=job_id)
 
     def _backoff_ms(self, job: JobRecord) -> int:
@@ -208,8 +214,7 @@ class JobDesk:
         known. `nonce`: the same in each repeat of this delete. One of the caller's own is known for a day. Raises
         BadJob."""
         self._check()
-        mark = named_nonce(job_id, nonce) if nonce else ""
-        trace_ms = KEPT_MS if is_callers_own(nonce) else TRACE_MS
+        mark, trace_ms = named_nonce(job_id, nonce) if nonce else "", _trace_ms(nonce)
         found = [each for each in await self._found(topic, job_id) if is_allowed(each.topic)]
         was: State | None = None
         with unknown_once(lambda: was is not None, job_id):
@@ -383,6 +388,15 @@ class JobDesk:
             return await self._store.find_everywhere(token_of(job_id))
         found = await self._store.find_key(check_topic(topic), token_of(job_id))
         return () if found is None else (found,)
+
+
+def _finish_of(job_id: str, nonce: str) -> str:
+    """Return the mark of a finish by the id. No add and no delete has the same one, since no topic is empty."""
+    return named_nonce("", job_id, nonce) if nonce else ""
+
+
+def _trace_ms(nonce: str) -> int:
+    return KEPT_MS if is_callers_own(nonce) else TRACE_MS
 
 
 def _counted(topic: str, counts: TopicCounts) -> TopicCounted:

@@ -15,6 +15,7 @@ from streams.job_messages import LONGEST_ID, JobRecord
 Outcome = JobSettled | JobStale | StreamError
 NO_SUCH_JOB = "no such job"
 OVER = "it is over already"
+FINISHED_BEFORE = "it was finished before"
 ADVICE = "; use another id, or on_same=replace"
 
 
@@ -95,7 +96,7 @@ def not_reserved(found: Sequence[Found], job_id: str) -> JobReply:
         if lapsed:  # the caller may have held this one, and come too late
             reason = f"nobody holds a job of this id: one was finished, and one that was handed out is {lapsed[0]}"
             return JobReply(code="unknown", reason=reason, id=job_id)
-        return JobReply(code="ok", reason="it was finished before", id=job_id)
+        return JobReply(code="ok", reason=FINISHED_BEFORE, id=job_id)
     if any(each.done is not None and not each.is_free for each in found):
         return JobReply(code="not_found", reason=OVER, id=job_id)
     left = [each.state for each in found if each.job is not None]

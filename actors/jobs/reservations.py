@@ -29,6 +29,7 @@ from actors.jobs.reads import Found, JobReads
 from actors.jobs.rules.job_receipt import JobReceipt, hold_of
 from actors.jobs.rules.job_rules import (
     FORGOTTEN_MS,
+    MOST_PAST,
     RESERVED_SLACK_MS,
     STALE_AFTER_MS,
     TRACE_MS,
@@ -290,9 +291,15 @@ class JobReservations:
             answers[at] = await self._settle_one(receipts[at], finish, end="finished", is_doubtful=at in doubtful)
         return [answer for answer in answers if answer is not None]
 
-    def _finish_by(self, remember_s: int) -> _Decide:
+    async def finish_named(self, receipt: JobReceipt, *, remember_s: int, nonce: str, trace_ms: int) -> _Answer:
+        """Do as `finish_many` with the receipt of a finish by the id, which is known under `nonce` for `trace_ms`."""
+        return await self._settle_one(receipt, self._finish_by(remember_s, nonce, trace_ms), end="finished")
+
+    def _finish_by(self, remember_s: int, nonce: str = "", trace_ms: int = 0) -> _Decide:
         def finish(found: Found, job: JobRecord, receipt: JobReceipt, at_ms: int) -> Move:
             past = past_of(job, now_ms=at_ms, remember_s=remember_s)
+            if nonce:
+                past = ((nonce, at_ms + trace_ms), *past)[:MOST_PAST]
             return self._end(receipt, found, at_ms, "finished", past, remember_s=remember_s, job_id=job.id)
 
         return finish

@@ -50,6 +50,7 @@ class JobStore:
         self.write_down = held.write_down
         self.finish_delivered = held.finish_delivered
         self.finish_many = held.finish_many
+        self.finish_named = held.finish_named
         self.touch_many = held.touch_many
         self.release_many = held.release_many
         self.bury_many = held.bury_many

@@ -345,7 +345,7 @@ class Jobs:
         """Finish the reservation of the job of this id, whichever client holds it. Its holder's own finish is Stale
         then. Raises NotAccepted if no such job is reserved."""
         try:
-            await self._service.request("finish", encode({"id": id}))
+            await self._service.request("finish", encode({"id": id, "nonce": fresh_nonce()}))
         except NotAccepted as refused:
             raise _unless_repeated(refused) from refused
 

@@ -117,9 +117,11 @@ class ReceiptsAsk(RequestForm, frozen=True, kw_only=True):
 
 
 class FinishAsk(ReceiptsAsk, frozen=True, kw_only=True):
-    """End a job by its receipt. A caller that kept no receipt gives the `id` alone."""
+    """End a job by its receipt. A caller that kept no receipt gives the `id` alone. Then `nonce` is the same in each
+    repeat of this request, which ends no later job of this id."""
 
     id: str = ""
+    nonce: str = ""
 
 
 class TouchAsk(ReceiptsAsk, frozen=True, kw_only=True):

@@ -147,7 +147,7 @@ async def _pop(shared: GatewayState, call: HttpCall, command: Pop) -> Reply:
 
 async def _finish(shared: GatewayState, call: HttpCall, command: Finish) -> Reply:
     with shared.load.work("settle", call.caller.key):
-        told = await shared.desk.finish_by_id(command.id, is_allowed=call.caller.is_own)
+        told = await shared.desk.finish_by_id(command.id, nonce=call.key, is_allowed=call.caller.is_own)
     if told.code == "ok":
         return Reply(success=True, id=command.id)
     return Reply(success=False, error=words(told.code, call.caller.said(told.reason)), id=command.id)

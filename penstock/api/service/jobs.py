@@ -99,7 +99,7 @@ _finish = settles("finish")
 
 async def finish(desk: JobDesk, ask: FinishAsk, question: Question) -> object:
     if ask.id and not ask.receipt and not ask.receipts:
-        return _only([await desk.finish_by_id(ask.id)])
+        return _only([await desk.finish_by_id(ask.id, nonce=ask.nonce)])
     return await _finish(desk, ask, question)
 
 

@@ -388,6 +388,27 @@ async def test_an_answer_that_is_lost_is_asked_for_again_and_adds_no_second_job(
     assert (await office.desk.count(TOPIC)).delayed == 3
 
 
+async def test_a_try_of_a_finish_by_id_that_comes_late_ends_no_later_job(
+    client: Client, office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connection = client.jobs._service.connection
+    ask, tries = connection.send_request_now, list[tuple[str, bytes]]()
+
+    def note(subject: str, payload: bytes, **more: Any) -> asyncio.Future[Message]:
+        tries.append((subject, payload))
+        return ask(subject, payload, **more)
+
+    await client.jobs.add(TOPIC, id="a")
+    await office.reserve()
+    monkeypatch.setattr(connection, "send_request_now", note)
+    await client.jobs.finish_by_id("a")
+    [late] = tries
+    await client.jobs.add(TOPIC, id="a")
+    await office.reserve()
+    assert json.loads((await connection.request(*late, timeout_s=20)).payload)["code"] == "ok"
+    assert await office.state("a") == "reserved"
+
+
 async def test_without_a_node_it_is_unavailable_within_the_time_given(server: EmbeddedServer) -> None:
     async with penstock.connect(server.url, namespace="nobody", timeout_s=0.2) as client:
         with pytest.raises(penstock.Unavailable, match="penstock up"):

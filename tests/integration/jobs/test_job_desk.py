@@ -582,6 +582,28 @@ async def test_who_held_a_job_that_was_finished_by_its_id_is_told_that_it_is_ove
     assert (await office.desk.finish_by_id("a")).code == "ok", "a repeat"
 
 
+@pytest.mark.parametrize("remember", ["", "1h"])
+async def test_a_repeat_of_a_finish_by_id_ends_no_later_job(office: Office, remember: str) -> None:
+    """Its answer was lost, or a desk that stood still took up its first try now."""
+    if remember:
+        await office.set(remember=remember)
+    await office.add("a")
+    await office.reserve()
+    assert (await office.desk.finish_by_id("a", nonce="mine")).code == "ok"
+    assert (await office.desk.finish_by_id("a", nonce="mine")).code == "ok"
+    await office.add("a", on_same="replace")
+    later = await office.reserve()
+    assert (await office.desk.finish_by_id("a", nonce="mine")).code == "ok"
+    assert await office.state("a") == "reserved"
+    assert codes_of(await office.desk.finish([later.receipt])) == ["ok"]
+    await office.add("a", on_same="replace")
+    await office.reserve()
+    assert (await office.desk.finish_by_id("a", nonce="mine")).code == "ok"
+    assert await office.state("a") == "reserved"
+    assert (await office.desk.finish_by_id("a", nonce="another")).code == "ok"
+    assert await office.state("a") != "reserved"
+
+
 @pytest.mark.three_servers
 async def test_finish_by_id_finds_what_was_reserved_just_now(office: Office) -> None:
     """Of three servers one may be a moment behind, and be the one that is asked."""
