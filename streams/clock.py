@@ -17,9 +17,8 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def monotonic_s() -> float:
-    """Return seconds of a clock that never goes back. Only differences mean something."""
-    return time.monotonic()
+monotonic_s = time.monotonic
+"""Returns seconds of a clock that never goes back. Only differences mean something."""
 
 
 def until_turn_s(every_s: float, at_s: float | None = None) -> float:

@@ -90,6 +90,8 @@ class Connection:
         self.store = StoreState()
         """The state of the server's store, as this process knows it."""
         self._memory, self._memory_since_s = "", 0.0
+        self.is_clustered = False
+        """Whether the server is one of a cluster. Read for each delivery."""
 
     # ---- what callers use
 
@@ -102,11 +104,6 @@ class Connection:
         """Return a name of the server's memory of message ids. Under another name, the server has forgotten older
         ids."""
         return self._memory
-
-    @property
-    def is_clustered(self) -> bool:
-        """Whether the server is one of a cluster."""
-        return self._memory.startswith(CLUSTER)
 
     @property
     def can_leave(self) -> bool:
@@ -397,6 +394,7 @@ class Connection:
     def _take_memory(self) -> None:
         if self.client.memory != self._memory:
             self._memory, self._memory_since_s = self.client.memory, monotonic_s()
+            self.is_clustered = self._memory.startswith(CLUSTER)
 
     def _call(self, callbacks: Iterable[Callable[[], None]]) -> None:
         for callback in tuple(callbacks):

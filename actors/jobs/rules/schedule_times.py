@@ -99,6 +99,8 @@ def occurrence_id(name: str, due_ms: int) -> str:
 
 def jittered(topic: str, name: str, record: Schedule, due_ms: int) -> int:
     """Return when the job of an occurrence is due: the same on every node, different for each name and time."""
+    if not record.jitter_ms:
+        return due_ms
     facts = hashlib.blake2b(f"{topic}.{name}.{due_ms}".encode(), digest_size=8).digest()
     return due_ms + int.from_bytes(facts, "big") % (record.jitter_ms + 1)
 

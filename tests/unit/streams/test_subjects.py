@@ -1,5 +1,7 @@
 """Names: what passes, what is refused and why, and that built names parse back."""
 
+import base64
+
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -9,6 +11,7 @@ from streams.subjects import (
     MAX_SUBJECT,
     TOKEN,
     Namespace,
+    _base32,
     check_key,
     check_key_pattern,
     check_token,
@@ -169,6 +172,11 @@ def test_no_text_can_pose_as_the_hash_of_another() -> None:
     assert hashed.startswith("h_")
     assert token_of(hashed) != hashed
     assert [is_hashed(token) for token in (hashed, token_of(hashed), token_of("order-1001"))] == [True, True, False]
+
+
+@given(st.binary(min_size=16, max_size=16))
+def test_a_digest_is_written_as_the_library_does(digest: bytes) -> None:
+    assert _base32(digest) == base64.b32encode(digest).decode().rstrip("=").lower()
 
 
 def test_token_of_stays_the_same_between_releases() -> None:
