@@ -16,12 +16,13 @@ class Contact:
         self._alone: tuple[float, float] | None = None
         """When it was first heard to be alone, and last."""
 
-    def heard(self, *, is_alone: bool, now_s: float) -> bool:
-        """Take an answer, and whether it is one of a server that reaches nobody. Return whether to leave now. What is
-        heard after that is of the next server. Answers that are far apart tell nothing of the time between."""
-        if not is_alone:
-            self._alone = None
-            return False
+    def answered(self) -> None:
+        """Take an answer of the others."""
+        self._alone = None
+
+    def alone(self, now_s: float) -> bool:
+        """Take an answer of a server that reaches nobody. Return whether to leave now. What comes after that is of the
+        next server. Answers that are far apart tell nothing of the time between."""
         first_s, last_s = self._alone or (now_s, now_s)
         self._alone = (first_s if now_s - last_s < LEAVE_S else now_s), now_s
         if now_s - self._alone[0] < LEAVE_S:

@@ -28,8 +28,14 @@ class ClusterWatch:
         task_status.started()
         while True:
             await anyio.sleep(until_turn_s(LOOK_S))
-            if self._connection.can_leave and self._contact.heard(is_alone=await self._is_alone(), now_s=monotonic_s()):
+            if self._connection.can_leave and await self._is_to_leave():
                 await self._connection.leave("it has no contact with its cluster")
+
+    async def _is_to_leave(self) -> bool:
+        if await self._is_alone():
+            return self._contact.alone(monotonic_s())
+        self._contact.answered()
+        return False
 
     async def _is_alone(self) -> bool:
         """Return whether the server says that no server leads. It passes the question on to the leader of JetStream

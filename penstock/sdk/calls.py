@@ -125,16 +125,20 @@ class ServiceClient:
         for failures in count(1):
             try:
                 answer = await question.answer(TRY_S + wait_s)
-                await self._heard(is_alone=False)
+                self._contact.answered()
                 return answer
             except NotAccepted as refused:
+                self._contact.answered()
                 refused.is_repeated = question.is_repeated
                 raise
             except Timeout as lost:
                 question.is_repeated, failure = True, PenstockError(str(lost))
             except Unavailable as busy:
                 failure = busy
-                await self._heard(is_alone=isinstance(busy.__cause__, NoStream))
+                if isinstance(busy.__cause__, NoStream):
+                    await self._no_node_answers()
+                else:
+                    self._contact.answered()
             self._preferred = ""
             rest_s = AGAIN.wait_s(failures, chance=chance())
             if monotonic_s() + rest_s + SHORTEST_TRY_S >= question.deadline_s:
@@ -146,9 +150,9 @@ class ServiceClient:
             await anyio.sleep(rest_s)
         raise AssertionError("count() does not end")
 
-    async def _heard(self, *, is_alone: bool) -> None:
-        """Leave the server if no node has answered there for long: it may be cut off from those that have nodes."""
-        if self._contact.heard(is_alone=is_alone, now_s=monotonic_s()) and self.connection.can_leave:
+    async def _no_node_answers(self) -> None:
+        """Leave the server if that is so for long: it may be cut off from those that have nodes."""
+        if self._contact.alone(monotonic_s()) and self.connection.can_leave:
             await self.connection.leave("no node answers there")
 
     # ---- for its questions, and for what is sent without waiting

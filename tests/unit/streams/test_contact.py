@@ -19,13 +19,16 @@ def test_it_leaves_what_was_alone_for_long_without_a_gap(answers: list[tuple[boo
             alone_since_s = now_s
         last_s = now_s
         leaves = alone_since_s is not None and now_s - alone_since_s >= LEAVE_S
-        assert contact.heard(is_alone=is_alone, now_s=now_s) == leaves
+        if is_alone:
+            assert contact.alone(now_s) == leaves
+        else:
+            contact.answered()
         if leaves:
             alone_since_s = None
 
 
 def test_an_election_is_no_reason() -> None:
     contact = Contact()
-    assert not any(contact.heard(is_alone=True, now_s=now_s) for now_s in (0.0, 2.0, 4.0, 6.0, 8.0))
-    assert not contact.heard(is_alone=False, now_s=9.5)
-    assert not contact.heard(is_alone=True, now_s=10.5)
+    assert not any(contact.alone(now_s) for now_s in (0.0, 2.0, 4.0, 6.0, 8.0))
+    contact.answered()
+    assert not contact.alone(10.5)
