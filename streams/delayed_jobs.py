@@ -79,6 +79,9 @@ class DelayedJobs:
         self._stream = namespace.stream("JOBS")
         self._prefix = f"{namespace.name}.jobs.delayed."
         self._all = namespace.pattern("jobs", "delayed", ">")
+        self._prefix_of_answers = ""
+        self._reads: dict[int, _Reading] = {}
+        self._last_read = 0
 
     # ---- the sweep
 
@@ -186,40 +189,65 @@ class DelayedJobs:
         """Return the jobs of these names that are delayed now. It leaves out other jobs, and jobs for which no answer
         comes in time. Raises NoStream, Disconnected."""
         await self._connection.connected_by(monotonic_s() + READ_S)
-        found: list[WaitingJob] = []
-        nobody = False
-        waiting = set(range(len(names)))
-        ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-        def deliver(subject: bytes, reply: bytes, payload: bytes, block: bytes | None) -> None:
-            nonlocal nobody
-            number = int(subject[len(inbox) + 1 :])
-            if number not in waiting:
-                return
-            waiting.discard(number)
-            status = status_of(block)[0]
-            nobody = nobody or status == _NOBODY
-            if not status and (job := _waiting_job(names[number], payload, block)):
-                found.append(job)
-            if not waiting and not ended.done():
-                ended.set_result(None)
-
-        inbox = self._connection.new_inbox()
-        asked = f"$JS.API.DIRECT.GET.{self._stream}.{self._prefix}"
-        sid = self._connection.listen(f"{inbox}.*", deliver)
+        asked, prefix = f"$JS.API.DIRECT.GET.{self._stream}.{self._prefix}", self._listening()
+        self._last_read = number = self._last_read + 1
+        self._reads[number] = reading = _Reading(names)
         try:
-            for number, name in enumerate(names):
-                self._connection.client.send(publish_frame(asked + name.decode(), f"{inbox}.{number}", b"", b""))
-            if waiting:
+            for at, name in enumerate(names):
+                self._connection.client.send(publish_frame(asked + name.decode(), f"{prefix}{number}.{at}", b"", b""))
+            if names:
                 async with asyncio.timeout(READ_S):
-                    await ended
+                    await reading.ended
         except TimeoutError:
             pass
         finally:
-            self._connection.unlisten(sid)
-        if nobody:
+            del self._reads[number]
+        if reading.is_nobody_there:
             raise no_responders(asked)
-        return found
+        return reading.found
+
+    def close(self) -> None:
+        """Listen no more. A later `read` listens anew."""
+        if self._prefix_of_answers:
+            self._connection.unlisten(self._sid)
+            self._prefix_of_answers = ""
+
+    def _listening(self) -> str:
+        """Return the subject under which the answers come. All reads share one subscription: the server compares a new
+        one, and one that ends, with a thousand subjects, which cost it more than the read itself."""
+        if not self._prefix_of_answers:
+            self._prefix_of_answers = f"{self._connection.new_inbox()}."
+            self._sid = self._connection.listen(f"{self._prefix_of_answers}>", self._answered)
+        return self._prefix_of_answers
+
+    def _answered(self, subject: bytes, reply: bytes, payload: bytes, block: bytes | None) -> None:
+        number, _, at = subject[len(self._prefix_of_answers) :].partition(b".")
+        reading = self._reads.get(int(number))
+        if reading is not None:
+            reading.take(int(at), payload, block)
+
+
+class _Reading:
+    """A read under way."""
+
+    def __init__(self, names: Sequence[bytes]) -> None:
+        self._names = names
+        self._waiting = set(range(len(names)))
+        self.found: list[WaitingJob] = []
+        self.is_nobody_there = False
+        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def take(self, at: int, payload: bytes, block: bytes | None) -> None:
+        """Take the answer to one name. A second one is dropped."""
+        if at not in self._waiting:
+            return
+        self._waiting.discard(at)
+        status = status_of(block)[0]
+        self.is_nobody_there = self.is_nobody_there or status == _NOBODY
+        if not status and (job := _waiting_job(self._names[at], payload, block)):
+            self.found.append(job)
+        if not self._waiting and not self.ended.done():
+            self.ended.set_result(None)
 
 
 def due_of(payload: bytes) -> tuple[int, bytes] | None:

@@ -5,9 +5,9 @@ the stored jobs, in one sweep over JOBS. After a reconnect those from shortly be
 ready subject, its schedule removed in the same step. State: none of its own. Due times and names are in memory
 (actors/jobs/rules/due_times.py), bounded.
 
-It sleeps until the next due time, and an earlier job wakes it. It reads a job `LEAD_MS` before it is due, and prepares
-the publish then, so that at the due time it writes one frame. The number of jobs read ahead is bounded. The rest is
-left to the server.
+It sleeps until the next due time, and an earlier job wakes it. It reads a job `LEAD_MS` before it is due, with those
+that are due soon after it, and prepares the publishes then, so that at the due time it writes one frame. The number of
+jobs read ahead is bounded. The rest is left to the server.
 
 Under redelivery: each publish has the job's own sequence as its condition, so of all who fire, cancel or replace it
 only one does. A publish is sent only if the server will process it before its own firing, and is never repeated: see
@@ -48,6 +48,9 @@ log = logging.getLogger(__name__)
 
 LEAD_MS = 1_500
 """How long before its time a job is read: a busy server replies in well under a second."""
+TOGETHER_MS = 200
+"""What is due so soon after a job is read with it. Each read wakes the server and this process once, however many jobs
+it has: at 330 jobs a second one by one that was a seventh of what a timer, and a tenth of what the server, needed."""
 MOST_LOADED = 4_096
 MOST_LOADED_BYTES = 16 * 1024 * 1024
 MOST_AT_ONCE = 64
@@ -164,6 +167,7 @@ class DelayTimer:
         finally:
             remove()
             self._shared.share(())
+            self._jobs.close()
             with anyio.CancelScope(shield=True):
                 for subscription in self._subscriptions.values():
                     await subscription.unsubscribe()
@@ -318,7 +322,7 @@ class DelayTimer:
 
     async def _load(self, most: int) -> None:
         """Read the next jobs and prepare them to be fired."""
-        until_ms = self._clock.now_ms() + LEAD_MS
+        until_ms = self._clock.now_ms() + LEAD_MS + TOGETHER_MS
         dues = self._times.take(until_ms, most, self._fired)
         self._reading = [due for due in dues if self._is_in_time(due)]
         in_time = [due.name for due in self._reading]

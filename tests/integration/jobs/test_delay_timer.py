@@ -10,6 +10,7 @@ import pytest
 from actors.jobs.adds import Stored
 from actors.jobs.delay_timer import partitions, shared_times
 from actors.jobs.delay_timer.shared_times import SharedTimes
+from actors.jobs.delay_timer.timer import LEAD_MS
 from actors.jobs.rules.due_times import FEW, PARTITIONS
 from actors.jobs.store import JobStore
 from actors.runtime.rules.placement import ranking
@@ -21,7 +22,7 @@ from streams.log import purge_subject, read_log
 from streams.publisher import Publisher
 from streams.server import EmbeddedServer
 from streams.server_clock import ServerClock
-from streams.subjects import Namespace
+from streams.subjects import Namespace, token_of
 from streams.topology import apply
 from tests.support.server import fresh_namespace
 from tests.support.timers import (
@@ -420,6 +421,29 @@ async def test_a_timer_that_starts_hears_of_what_another_is_reading(
                 assert len(heard) == 1
                 may_read.set()
                 await until_ready(connection, 1)
+
+
+async def test_jobs_that_are_due_soon_after_one_another_are_read_together(
+    connection: Connection, publisher: Publisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A read takes those along that need not be read yet. It reads as many at once on a machine of any pace."""
+    read, ahead_ms, dues = DelayedJobs.read, list[int](), dict[bytes, int]()
+
+    async def noted(self: DelayedJobs, names: Any) -> Any:
+        ahead_ms.append(max(dues[name] for name in names) - now_ms())
+        return await read(self, names)
+
+    monkeypatch.setattr(DelayedJobs, "read", noted)
+    monkeypatch.setattr("actors.jobs.delay_timer.timer.READ_S", 60.0)
+    with anyio.fail_after(WITHIN_S):
+        async with running_timer(connection, publisher) as firer:
+            await until_complete(firer.timer)
+            start_ms = now_ms() + 5_000
+            for n in range(200):
+                dues[f"mail.{token_of(f'job-{n}')}".encode()] = due_ms = start_ms + 10 * n
+                await delay(connection, publisher, f"job-{n}", due_ms)
+            await until_ready(connection, 200)
+    assert max(ahead_ms) > LEAD_MS + 50  # the clocks agree to some milliseconds
 
 
 async def test_a_request_for_due_times_that_is_none_does_no_harm(connection: Connection, publisher: Publisher) -> None:

@@ -103,3 +103,22 @@ async def test_single_jobs_are_read_with_what_it_takes_to_fire_them(
     assert one.target == connection.namespace.job("ready-high", "mail", "1")
     assert one.own == "X-Own: kept\r\n"
     assert await reader.read([]) == []
+    reader.close()
+    (again,) = await reader.read(names[:1])
+    assert again == one
+
+
+async def test_reads_beside_one_another_each_get_their_own_jobs(connection: Connection, publisher: Publisher) -> None:
+    await apply(connection, topology_of_jobs(connection.namespace))
+    ids = [f"id-{n}" for n in range(60)]
+    await publisher.publish_many([stored(connection, "delayed", each, LATER_MS) for each in ids])
+    names = [f"mail.{token_of(each)}".encode() for each in ids]
+    reader, found = DelayedJobs(connection, connection.namespace), dict[int, list[bytes]]()
+
+    async def read(part: int) -> None:
+        found[part] = [job.name for job in await reader.read(names[part::3])]
+
+    async with anyio.create_task_group() as tasks:
+        for part in range(3):
+            tasks.start_soon(read, part)
+    assert {part: sorted(each) for part, each in found.items()} == {part: sorted(names[part::3]) for part in range(3)}
