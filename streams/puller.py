@@ -45,7 +45,9 @@ repeat requests. In a cluster it is lost with the consumer's leader, too, and no
 RETRY = Backoff(growth="exponential", base_ms=100, cap_ms=1_000, spread=0.0)
 """The waits before a new request after a refusal."""
 FEW = 16
-"""Up to this capacity each free place is requested at once. Above it, a quarter of the capacity at a time."""
+"""Up to this capacity free places are requested once they are as many as the server may fill without another request.
+Above it, a quarter of the capacity at a time. So no free place waits while messages do, and where they come one by one
+not each one costs a request."""
 LEAVE_S = 1.0
 
 
@@ -205,7 +207,7 @@ class Puller:
         inbox, room = self._inbox, self._room()
         if inbox is None or room <= 0 or self._retry in self._timers:
             return
-        if room >= self._capacity // 4 or self._capacity <= FEW or not inbox.requested:
+        if room >= (inbox.requested if self._capacity <= FEW else self._capacity // 4) or not inbox.requested:
             self._request(inbox, room)
 
     def _request(self, inbox: PullInbox, count: int) -> None:
@@ -255,7 +257,7 @@ class Puller:
             if self._troubles:
                 self._recovered()
             self._deliver(delivery)
-            if not inbox.requested:  # else one slow message would block all the free places
+            if not inbox.requested or self._capacity <= FEW:  # else one slow message would block all the free places
                 self._ask()
         elif not inbox.is_retired:
             self._heard_status(inbox, int(subject[len(inbox.prefix) :]), block)

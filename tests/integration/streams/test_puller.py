@@ -416,6 +416,34 @@ async def test_a_place_that_is_free_does_not_wait_for_others_to_become_free(conn
         await until(connection, lambda: len(taken) == 24)
 
 
+async def test_places_that_become_free_one_by_one_are_asked_for_together(
+    connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = await filled(connection, 0)
+    asked: list[int] = []
+    send = connection.client.send
+
+    def noted(frame: bytes) -> None:
+        if b"expires" in frame:
+            asked.append(int(frame.rpartition(b'"batch":')[2].partition(b",")[0]))
+        send(frame)
+
+    monkeypatch.setattr(connection.client, "send", noted)
+    async with Puller(connection, stream, "c", capacity=8, expires_s=60) as puller:
+        for _ in range(16):
+            await fill(connection, 1)
+            await (await puller.receive()).ack()
+        assert asked == [8, 4, 4, 4, 4]
+        taken = list[Delivery]()
+        await fill(connection, 12)
+        with anyio.fail_after(30):
+            while len(taken) < 8:  # as many as it may hold, though the server was asked for fewer
+                taken.append(await puller.receive())
+        await taken.pop().ack()
+        with anyio.fail_after(30):
+            await puller.receive()
+
+
 async def test_pulls_to_which_nothing_comes_become_rare_and_a_message_is_still_handed_over_at_once(
     connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
