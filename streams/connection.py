@@ -21,6 +21,7 @@ import anyio
 import msgspec
 
 from streams.clock import monotonic_s, until_turn_s
+from streams.contact import Contact
 from streams.credentials import Credentials, shown_url
 from streams.errors import (
     ConnectionLost,
@@ -92,6 +93,8 @@ class Connection:
         self._memory, self._memory_since_s = "", 0.0
         self.is_clustered = False
         """Whether the server is one of a cluster. Read for each delivery."""
+        self.contact = Contact()
+        """What requests to nodes have told of the server, whichever service they were for."""
 
     # ---- what callers use
 

@@ -48,4 +48,5 @@ class ClusterWatch:
             return refused.err_code == NO_LEADER
         except StreamError:
             return False
+        self._connection.contact.answered()
         return False

@@ -25,7 +25,6 @@ from streams.backoff import Backoff
 from streams.chance import chance
 from streams.clock import monotonic_s
 from streams.connection import Connection
-from streams.contact import Contact
 from streams.errors import (
     ConnectionLost,
     Disconnected,
@@ -88,7 +87,6 @@ class ServiceClient:
         self._timeout_s = timeout_s
         self._name, self._numbers = secrets.token_hex(8), count()
         self._preferred, self._preferred_until_s = "", 0.0
-        self._contact = Contact()
 
     @property
     def max_payload(self) -> int:
@@ -124,11 +122,8 @@ class ServiceClient:
     async def _answer(self, question: "BegunRequest", limit_s: float, wait_s: float) -> bytes:
         for failures in count(1):
             try:
-                answer = await question.answer(TRY_S + wait_s)
-                self._contact.answered()
-                return answer
+                return await question.answer(TRY_S + wait_s)
             except NotAccepted as refused:
-                self._contact.answered()
                 refused.is_repeated = question.is_repeated
                 raise
             except Timeout as lost:
@@ -136,9 +131,7 @@ class ServiceClient:
             except Unavailable as busy:
                 failure = busy
                 if isinstance(busy.__cause__, NoStream):
-                    await self._no_node_answers()
-                else:
-                    self._contact.answered()
+                    await self._leave_if_alone()
             self._preferred = ""
             rest_s = AGAIN.wait_s(failures, chance=chance())
             if monotonic_s() + rest_s + SHORTEST_TRY_S >= question.deadline_s:
@@ -150,9 +143,9 @@ class ServiceClient:
             await anyio.sleep(rest_s)
         raise AssertionError("count() does not end")
 
-    async def _no_node_answers(self) -> None:
-        """Leave the server if that is so for long: it may be cut off from those that have nodes."""
-        if self._contact.alone(monotonic_s()) and self.connection.can_leave:
+    async def _leave_if_alone(self) -> None:
+        """Leave the server if no node has answered there for long: it may be cut off from those that have nodes."""
+        if self.connection.contact.alone(monotonic_s()) and self.connection.can_leave:
             await self.connection.leave("no node answers there")
 
     # ---- for its questions, and for what is sent without waiting
@@ -212,6 +205,7 @@ class BegunRequest:
                 if monotonic_s() >= until_s:
                     raise Timeout(f"{self.subject}: no answer within {try_s:g} s")
                 has = await self._who(name)
+                self._note(has)
                 if has is not None and not has.is_at_it:
                     self.is_repeated = True
                     self._service.prefer(has.id)
@@ -220,6 +214,7 @@ class BegunRequest:
                     silent_s = AT_IT_S if has is not None else min(AT_IT_S, 2 * silent_s)
         except StreamError as error:
             raise client_error(error) from error
+        self._note(message)
         if "Nats-Service-Error-Code" in message.headers:
             raise _error_of(message)
         return message.payload
@@ -247,6 +242,11 @@ class BegunRequest:
         subject = f"{self.subject}.{instance}" if instance else self.subject
         self._tries.add(self._connection.send_request_now(subject, self._payload, headers=headers))
         return name
+
+    def _note(self, answer: Message | Has | None) -> None:
+        """A node that answers shows that the server reaches one."""
+        if answer is not None:
+            self._connection.contact.answered()
 
     async def _heard(self, until_s: float) -> Message | None:
         """Return the first reply to any try, None if none came in time. Raises StreamError if a try failed."""

@@ -6,15 +6,18 @@ from functools import partial
 from pathlib import Path
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from actors.runtime.cluster_watch import ClusterWatch
-from penstock.errors import PenstockError
+from penstock.errors import NotAccepted, PenstockError
 from penstock.sdk.calls import ServiceClient
+from streams.clock import monotonic_s
 from streams.connection import Connection, connect
 from streams.frames import Message, publish_frame
+from streams.micro import WHO, Endpoint, RequestRefused, Service
 from tests.support.processes import Links, ServerProcess, cluster, open_links
-from tests.support.server import once_it_is_led
+from tests.support.server import Reachable, once_it_is_led
 
 pytestmark = pytest.mark.asyncio(loop_factories=["asyncio"])  # three servers and an election: once is enough
 
@@ -76,3 +79,55 @@ async def test_a_client_leaves_a_server_at_which_no_node_answers(servers: list[S
                 with suppress(PenstockError):
                     await service.request("add", b"", timeout_s=3.0)
             assert (await service.request("add", b"")).payload == b"here"
+
+
+@pytest.mark.parametrize("server", ["three"], indirect=True, scope="session")
+@pytest.mark.parametrize("how", ["answers", "refuses", "is at it"])
+async def test_a_client_stays_where_a_node_answers_some_of_its_requests(
+    server: Reachable, connection: Connection, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """Another service has no node. What is under way at this server would be lost."""
+    for name, seconds in (("streams.contact.LEAVE_S", 1.5), ("penstock.sdk.calls.AT_IT_S", 0.1)):
+        monkeypatch.setattr(name, seconds)
+    goes_on, left = anyio.Event(), anyio.Event()
+
+    async def answer(_message: Message) -> bytes:
+        if how == "is at it":
+            await goes_on.wait()
+        elif how == "refuses":
+            raise RequestRefused(404, "there is none")
+        return b"here"
+
+    async with connect(server.url, name="client", namespace=connection.namespace) as here:
+        here.on_disconnect(left.set)
+        served, unserved = ServiceClient(here, "jobs", 120.0), ServiceClient(here, "flow", 0.2)
+        endpoint, who = Endpoint("add", served.subject("add"), answer), served.subject(WHO)
+        service = Service(connection, name="jobs", version="1.0.0", about="for tests", endpoints=[endpoint], who=who)
+        async with anyio.create_task_group() as tasks:
+            stop = anyio.Event()
+            await tasks.start(service.serve, stop)
+            if how == "is at it":
+                tasks.start_soon(served.request, "add", b"")
+            until_s = monotonic_s() + 4.0
+            while monotonic_s() < until_s and not left.is_set():
+                with suppress(PenstockError):
+                    await unserved.request("why", b"")
+                if how != "is at it":
+                    with suppress(NotAccepted):
+                        await served.request("add", b"")
+            goes_on.set()
+            stop.set()
+        assert not left.is_set()
+
+
+@pytest.mark.parametrize("server", ["three"], indirect=True, scope="session")
+async def test_a_server_that_reaches_a_leader_is_not_left_because_no_node_answers(
+    server: Reachable, connection: Connection
+) -> None:
+    async with anyio.create_task_group() as tasks:
+        await tasks.start(ClusterWatch(connection).run)
+        assert not connection.contact.alone(monotonic_s())
+        with anyio.fail_after(60):
+            while connection.contact._alone is not None:
+                await anyio.lowlevel.checkpoint()
+        tasks.cancel_scope.cancel()
