@@ -38,6 +38,7 @@ from streams.errors import (
 from streams.frames import Message, check_pattern, check_size, check_subject, header_block, publish_frame
 from streams.library import MADE_FOR, other_version
 from streams.pending_replies import PendingReplies
+from streams.standstill import Standstill
 from streams.store_health import StoreState
 from streams.subjects import Namespace, api_prefix
 from streams.wire import CLUSTER, WireClient
@@ -88,6 +89,7 @@ class Connection:
         self._each_second: dict[Callable[[], None], None] = {}
         self._second: asyncio.TimerHandle | None = None
         self._answers = PendingReplies("")
+        self.standstill = Standstill()
         self.store = StoreState()
         """The state of the server's store, as this process knows it."""
         self._memory, self._memory_since_s = "", 0.0

@@ -36,7 +36,6 @@ from streams.clock import monotonic_s
 from streams.connection import Connection
 from streams.errors import StreamError, TooLarge
 from streams.frames import Message, check_subject, publish_frame
-from streams.standstill import Standstill
 from streams.subjects import check_token
 
 log = logging.getLogger(__name__)
@@ -169,7 +168,7 @@ class Service:
         self._at_it: dict[str, anyio.CancelScope | None] = {}
         self._over: dict[str, None] = {}
         self._is_leaving = False
-        self._standstill = Standstill()
+        self._standstill = connection.standstill
 
     async def serve(self, stop: anyio.Event, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Answer until `stop` is set and all requests in hand are answered. Started once the server sends us requests.

@@ -19,9 +19,10 @@ AFTER_S = 1.0
 
 
 class Standstill:
-    """Looks at the clock every so often while `watching`."""
+    """Looks at the clock every so often while `watching`. Those who watch share it (`Connection.standstill`)."""
 
     def __init__(self) -> None:
+        self._watchers = 0
         self._seen_s = math.inf
         self._lasted_s = 0.0
         self._until_s = -math.inf
@@ -29,11 +30,16 @@ class Standstill:
     @contextmanager
     def watching(self) -> Iterator[Self]:
         """Look at the clock while the block runs."""
-        self._look()
+        if not self._watchers:
+            self._seen_s = math.inf
+            self._look()
+        self._watchers += 1
         try:
             yield self
         finally:
-            self._timer.cancel()
+            self._watchers -= 1
+            if not self._watchers:
+                self._timer.cancel()
 
     def lasted_s(self) -> float:
         """Return the seconds that this process stood still just now, 0 if it did not."""

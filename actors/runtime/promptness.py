@@ -21,6 +21,8 @@ class Promptness:
 
     def __init__(self) -> None:
         self._in_time = 0
+        self.was_prompt = False
+        """Whether it was prompt at any time."""
 
     @property
     def is_prompt(self) -> bool:
@@ -33,6 +35,7 @@ class Promptness:
         await anyio.sleep(seconds)
         is_late = monotonic_s() - began_s > seconds + LATE_S
         self._in_time = 0 if is_late else self._in_time + 1
+        self.was_prompt = self.was_prompt or self.is_prompt
         return self.is_prompt and not was_prompt
 
 

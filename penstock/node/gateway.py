@@ -36,7 +36,7 @@ from penstock.node.config import Config, is_loopback
 from penstock.node.node import Node
 from penstock.rows.first_look import look_at_file
 from penstock.rows.sheet_stream import sheet_parts
-from streams.clock import now_ms
+from streams.clock import now_ms, until_turn_s
 
 log = logging.getLogger(__name__)
 
@@ -145,7 +145,7 @@ class Gateway:
                     )
                 is_told = True
             self._say_started(task_status)
-            with anyio.move_on_after(AGAIN_S):
+            with anyio.move_on_after(until_turn_s(AGAIN_S)):
                 await self._stop.wait()
         return None
 

@@ -26,7 +26,6 @@ from penstock.node.node import Node
 from streams.clock import Clock
 from streams.connection import Connection
 from streams.pull_once import PullOnce
-from streams.standstill import Standstill
 
 __all__ = ["handling_nodes", "job_door_actors", "open_desk", "open_job_desk"]
 
@@ -73,7 +72,7 @@ async def open_desk(
             namespace=connection.namespace,
             returns=returns,
         )
-        with Standstill().watching() as standstill:
+        with connection.standstill.watching() as standstill:
             copies = Copies(connection, handling)
             adding = Adding(
                 store=store,

@@ -26,7 +26,6 @@ from streams.errors import StreamError
 from streams.job_messages import LONGEST_TTR_MS, SHORTEST_TTR_MS
 from streams.micro import ANYBODY, WHO, Has
 from streams.pull_once import PullOnce
-from streams.standstill import Standstill
 
 __all__ = ["DirectTakes"]
 
@@ -107,7 +106,7 @@ async def open_takes(
     connection: Connection, *, store: JobStore, topics: Topics, clock: Clock
 ) -> AsyncIterator[DirectTakes]:
     """Open it. At the end, what is held is written down."""
-    with Standstill().watching() as standstill:
+    with connection.standstill.watching() as standstill:
         unwritten = Unwritten(connection, store=store, topics=topics, clock=clock, stood_still_s=standstill.lasted_s)
         returns = Returns(store)
         async with anyio.create_task_group() as tasks:

@@ -55,6 +55,9 @@ ASK_S = 0.04
 """Together with the time to read the first jobs hardly more than the server's own firing leaves (`BACKSTOP_MS`)."""
 REST_S = 0.5
 """The same, while nothing is due soon."""
+JUDGE_S = 0.2
+"""The same, until the loop turns in time again. If many nodes are busy at once, none does for long, and all would wake
+25 times a second."""
 HAND_OVER_MS = 500
 """How long before it fires the first in line has a partition: time enough to read the jobs that are due then."""
 HAND_OVER_SPARE_S = 2.0
@@ -274,14 +277,20 @@ class Partitions:
             while True:
                 standing_by = self._standing_by()
                 self._claim(standing_by, inbox)
-                for n in self._one_of_each(n for n in standing_by if self._is_due(n, 2 * ASK_S)):
+                near = [n for n in standing_by if self._is_due(n, REST_S + 2 * ASK_S)]
+                for n in self._one_of_each(n for n in near if self._is_due(n, 2 * ASK_S)):
                     self._ask(n, f"{inbox}{n}")
-                is_near = any(self._is_due(n, REST_S + 2 * ASK_S) for n in standing_by)
-                rests = self._promptness.is_prompt and not is_near
-                if await self._promptness.sleep(until_turn_s(REST_S) if rests else ASK_S):
+                if await self._promptness.sleep(self._until_next_s(is_near=bool(near))):
                     self.wake()
         finally:
             self._connection.unlisten(sid)
+
+    def _until_next_s(self, *, is_near: bool) -> float:
+        """Return how long to sleep. `is_near`: something is due before a rest would be over. One that has just started
+        is judged as fast as it can be, since it takes nothing until then."""
+        if is_near or not self._promptness.was_prompt:
+            return ASK_S
+        return until_turn_s(REST_S) if self._promptness.is_prompt else JUDGE_S
 
     def _standing_by(self) -> list[int]:
         return [n for n in sorted(self.wanted - self.fired) if self._is_ready(n) and n not in self._free]

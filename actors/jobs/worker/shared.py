@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -17,11 +18,14 @@ from actors.runtime.slot_client import NodeSlots
 from streams.clock import Clock
 from streams.connection import Connection
 
+TEND_S = 0.1
+"""Between two looks at the topics that are not quiet."""
+
 
 @dataclass(slots=True, kw_only=True)
 class Shared:
     """`chance`: a new number in [0, 1) with each call. `stirred`: the topics that must be tended. A topic without jobs
-    costs nothing, so a node may serve thousands."""
+    costs nothing, so a node may serve thousands. `has_stirred`: set soon after the first of them was stirred."""
 
     connection: Connection
     hold: Hold
@@ -36,3 +40,10 @@ class Shared:
     measures: Measures
     bounds: WorkBounds
     stirred: set[str] = field(default_factory=set)
+    has_stirred: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def stir(self, topic: str) -> None:
+        """Have a topic tended."""
+        if not self.stirred:  # a moment later, not to delay its first job
+            asyncio.get_running_loop().call_later(TEND_S, self.has_stirred.set)
+        self.stirred.add(topic)

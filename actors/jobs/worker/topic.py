@@ -312,7 +312,7 @@ class TopicWorker:
 
     def _stir(self) -> None:
         if not self.is_stirred:
-            self._shared.stirred.add(self.topic)
+            self._shared.stir(self.topic)
             self._tended_s = monotonic_s()
 
     def _is_quiet(self) -> bool:

@@ -15,7 +15,8 @@ from streams.clock import monotonic_s
 
 log = logging.getLogger(__name__)
 
-LOOK_S = 0.25
+LOOK_S, REST_S = 0.25, 0.5
+"""The second: while there are no jobs. Then the loop beats as often."""
 BLOCKED_S = 1.0
 """A third of the ack wait: nothing is lost yet."""
 DEEPEST = 8
@@ -30,6 +31,7 @@ class Watchdog:
         self._loop_thread = threading.get_ident()
         self._stop = threading.Event()
         self._reported_s: float | None = None
+        self._is_resting = False
 
     def __enter__(self) -> Self:
         self._thread = threading.Thread(target=self._watch, name="job-watchdog", daemon=True)
@@ -42,16 +44,17 @@ class Watchdog:
         self._stop.set()
         self._thread.join()
 
-    def beat(self) -> None:
-        """Report that the loop turns, several times a second."""
-        self._beat_s = monotonic_s()
+    def beat(self, *, is_resting: bool) -> None:
+        """Report that the loop turns, several times a second. `is_resting`: there are no jobs."""
+        self._is_resting, self._beat_s = is_resting, monotonic_s()
 
     def _watch(self) -> None:
         looked_s = monotonic_s()
-        while not self._stop.wait(LOOK_S):
+        while not self._stop.wait(wait_s := REST_S if self._is_resting else LOOK_S):
             last_s, looked_s = looked_s, monotonic_s()
             blocked_s = looked_s - self._beat_s
-            if looked_s - last_s < 2 * LOOK_S and blocked_s >= BLOCKED_S and self._reported_s != self._beat_s:
+            least_s = BLOCKED_S + wait_s - LOOK_S  # what rests beats less often
+            if looked_s - last_s < 2 * wait_s and blocked_s >= least_s and self._reported_s != self._beat_s:
                 self._reported_s = self._beat_s
                 self._report(blocked_s)
 

@@ -28,7 +28,7 @@ from actors.jobs.worker.hold import Hold
 from actors.jobs.worker.leaders import Leaders
 from actors.jobs.worker.restarts import Restarts
 from actors.jobs.worker.settling import Settling
-from actors.jobs.worker.shared import Shared
+from actors.jobs.worker.shared import TEND_S, Shared
 from actors.jobs.worker.slices import Slices
 from actors.jobs.worker.topic import TopicWorker
 from actors.jobs.worker.watchdog import Watchdog
@@ -48,8 +48,8 @@ from streams.specs import job_consumer
 
 log = logging.getLogger(__name__)
 
-TEND_S, REST_S = 0.1, 0.25
-"""Between two looks at the topics. The second: while all of them are quiet."""
+REST_S = 0.5
+"""Between two looks, while all topics are quiet."""
 PROMPT_S = 30.0
 """For how long, after its start, a node whose event loop is late leaves all jobs to others."""
 
@@ -223,11 +223,16 @@ class JobWorker:
 
     async def _tend(self, watchdog: Watchdog, shared: Shared) -> None:
         while True:
-            watchdog.beat()
+            watchdog.beat(is_resting=not shared.stirred)
             shared.hold.look(monotonic_s())  # it is noticed here that the others do not hear us
             for name in tuple(shared.stirred):
                 self._topics[name].tend()
-            await anyio.sleep(TEND_S if shared.stirred else until_turn_s(REST_S))
+            if shared.stirred:
+                await anyio.sleep(TEND_S)
+            else:
+                shared.has_stirred.clear()
+                with anyio.move_on_after(until_turn_s(REST_S)):
+                    await shared.has_stirred.wait()
 
     # ---- jobs that were deleted while they waited here
 

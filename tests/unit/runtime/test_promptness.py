@@ -21,6 +21,7 @@ async def test_a_loop_is_prompt_after_some_sleeps_in_time_and_not_after_one_that
         await anyio.lowlevel.checkpoint()
         _block()
     assert not any([await promptness.sleep(0.0) for _ in range(TICKS - 1)])
+    assert promptness.was_prompt
 
 
 @pytest.mark.parametrize(("most_s", "has_others"), [(0.2, True), (60.0, False)])
