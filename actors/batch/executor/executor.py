@@ -112,6 +112,8 @@ class Executor:
         self._may_take = may_take
         self._served: dict[str, _Served] = {}
         self._missing: set[ConsumerSpec] = set()
+        self._unmade: dict[str, str] = {}
+        """Why each consumer could not be made at the last try."""
         self._are_missing = anyio.Event()
         self._aside: set[Puller] = set()
         self._shared: dict[Puller, tuple[TaskHandler, bool]] = {}
@@ -188,7 +190,7 @@ class Executor:
     async def _serve(
         self, handler: TaskHandler, spec: ConsumerSpec, most: int, end: anyio.Event, *, is_map: bool
     ) -> None:
-        is_made = await self._make(spec, logging.WARNING)
+        is_made = await self._make(spec)
         while not is_made and not end.is_set():
             with anyio.move_on_after(MISSING_S):
                 await end.wait()
@@ -209,15 +211,20 @@ class Executor:
             finally:
                 self._shared.pop(puller, None)
 
-    async def _make(self, spec: ConsumerSpec, level: int = logging.DEBUG) -> bool:
-        """Make a consumer if it is not there, and return whether it is. Raises FATAL errors only."""
+    async def _make(self, spec: ConsumerSpec) -> bool:
+        """Make a consumer if it is not there, and return whether it is. Tell once why it cannot be made. Raises FATAL
+        errors only."""
         try:
             await ensure_consumer(self._connection, spec)
         except FATAL:
             raise
         except StreamError as error:
-            log.log(level, "executor.no_consumer", extra=fields(consumer=spec.name, error=str(error)))
+            if self._unmade.get(spec.name) != str(error):
+                log.warning("executor.no_consumer", extra=fields(consumer=spec.name, error=str(error)))
+            self._unmade[spec.name] = str(error)
             return False
+        if self._unmade.pop(spec.name, ""):
+            log.info("executor.has_consumer", extra=fields(consumer=spec.name))
         return True
 
     def _miss(self, spec: ConsumerSpec) -> None:

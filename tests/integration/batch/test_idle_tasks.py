@@ -15,9 +15,10 @@ from penstock.sdk.batches import task_handlers
 from streams.backlog import consumer_states, consumers_pending
 from streams.batch_messages import Counts, Pointer, encode_message
 from streams.connection import Connection
+from streams.errors import Refused
 from streams.log import count_of
 from streams.publisher import Outgoing, Publisher
-from streams.specs import batch_consumers
+from streams.specs import ConsumerSpec, batch_consumers
 from streams.topology import ensure_consumer
 from tests.support.batches import LONG_S, plant
 
@@ -97,6 +98,49 @@ async def test_consumers_that_the_server_removed_are_made_again(connection: Conn
         for spec in batch_consumers(connection.namespace, "idle-a"):
             await connection.api(f"CONSUMER.DELETE.{spec.stream}.{spec.name}")
         assert (await node.run("idle-a")).counts == Counts(succeeded=1)
+
+
+@pytest.mark.parametrize("is_served", [False, True])
+async def test_what_keeps_a_task_from_its_consumers_is_told_until_it_is_gone(
+    connection: Connection, caplog: pytest.LogCaptureFixture, is_served: bool
+) -> None:
+    """Somebody looks at the stream by a consumer of his own, which the server lets nobody share."""
+    look = ConsumerSpec(
+        stream=connection.namespace.stream("WORK"),
+        name="look",
+        filter_subject=connection.namespace.pattern("work", ">"),
+        about="a look",
+        ack_wait_s=30.0,
+        max_ack_pending=1,
+    )
+
+    def why_not() -> set[str]:
+        told = [record for record in caplog.records if record.message == "executor.no_consumer"]
+        facts = [vars(record)["fields"] for record in told if record.levelname == "WARNING"]
+        return {each["consumer"] for each in facts if "unique" in each["error"]}
+
+    async def is_told() -> bool:
+        return why_not() == consumers_of(connection, "idle-a")
+
+    async with plant(connection, TASKS) as node:
+        if is_served:
+            await node.run("idle-a")
+
+        async def is_looking() -> bool:
+            """The node makes its own again at once, and not so soon a second time."""
+            for name in await consumers_pending(connection, look.stream):
+                await connection.api(f"CONSUMER.DELETE.{look.stream}.{name}")
+            try:
+                await ensure_consumer(connection, look)
+            except Refused:
+                return False
+            return True
+
+        await until(is_looking)
+        waits = await node.submit("idle-a")
+        await until(is_told)
+        await connection.api(f"CONSUMER.DELETE.{look.stream}.{look.name}")
+        assert (await node.until(waits.instance_id, "done")).counts == Counts(succeeded=1)
 
 
 async def test_pointers_of_an_instance_that_is_over_do_not_stay(connection: Connection) -> None:
