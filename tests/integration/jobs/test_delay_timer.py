@@ -61,7 +61,10 @@ async def test_jobs_become_ready_when_they_are_due_none_early_and_each_once(
                 await anyio.lowlevel.checkpoint()
     assert {job.id for job in ready} == {f"job {n}" for n in range(200)}
     assert all(job.stored_ms >= job.due_ms for job in ready)
-    assert [job.id for job in sorted(ready, key=lambda job: job.seq)] == [f"job {n}" for n in range(200)]
+    places = [int(job.id.removeprefix("job ")) for job in sorted(ready, key=lambda job: job.seq)]
+    assert (
+        max(abs(n - place) for place, n in enumerate(places)) < 50
+    )  # a busy machine has a partition wait for a moment
     assert await waiting_ids(connection) == set()
     assert firer.heard.left <= 20  # the server fires what a busy machine lets wait
     assert firer.timer.known == 0
@@ -238,9 +241,10 @@ async def test_the_jobs_of_a_killed_timer_are_taken_over_within_five_seconds(
 
 
 async def test_the_next_in_line_fires_for_a_holder_whose_link_is_gone(
-    server: EmbeddedServer, connection: Connection, publisher: Publisher
+    server: EmbeddedServer, connection: Connection, publisher: Publisher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Long before the lease ends: only the server tells that nobody listens any more."""
+    monkeypatch.setattr(partitions, "TTL_S", WITHIN_S)
     with anyio.fail_after(WITHIN_S):
         async with (
             connect(server.url, name="holder", namespace=connection.namespace) as link,
@@ -250,14 +254,14 @@ async def test_the_next_in_line_fires_for_a_holder_whose_link_is_gone(
 
             async def holder() -> None:
                 with suppress(BaseExceptionGroup):
-                    async with Publisher(link) as own, running_timer(link, own, name="holder") as firer:
+                    async with Publisher(link) as own, running_timer(link, own, name="holder", ttl_s=WITHIN_S) as firer:
                         await until_complete(firer.timer)
                         is_up.set()
                         await anyio.sleep_forever()
 
             tasks.start_soon(holder)
             await is_up.wait()
-            async with running_timer(connection, publisher, name="next") as firer:
+            async with running_timer(connection, publisher, name="next", ttl_s=WITHIN_S) as firer:
                 lines = {n: ranking(f"jobs.timer.{n}", ("holder", "next")) for n in range(PARTITIONS)}
                 own = {n for n, line in lines.items() if line[0] == "next"}
                 while len(firer.timer._swept) < PARTITIONS or firer.timer.held != own:  # it has those where it is first
@@ -265,14 +269,15 @@ async def test_the_next_in_line_fires_for_a_holder_whose_link_is_gone(
                 held, due_ms = firer.timer.held, now_ms() + 2_000
                 assert len(held) < PARTITIONS
                 for n in range(60):
-                    await delay(connection, publisher, f"standby {n}", due_ms + 10 * n)
+                    # the server fires late: a timer passes over what it fires
+                    await delay(connection, publisher, f"standby {n}", due_ms + 10 * n, server_ms=due_ms + 15_000)
                 while now_ms() < due_ms - 700:
                     await anyio.lowlevel.checkpoint()
                 await link.close()
                 ready = await until_ready(connection, 60)
                 assert firer.timer.held == held  # the leases stood all the time
                 assert firer.heard.left == 0
-                assert all(due_ms <= job.due_ms <= job.stored_ms for job in ready)
+                assert all(due_ms <= job.due_ms <= job.stored_ms < due_ms + 15_000 for job in ready)
 
 
 async def test_who_hands_a_partition_over_fires_what_is_due_until_the_other_one_has_read_its_jobs(
@@ -294,8 +299,9 @@ async def test_who_hands_a_partition_over_fires_what_is_due_until_the_other_one_
 
 
 async def test_of_two_that_stand_by_one_fires_for_a_holder_whose_link_is_gone(
-    server: EmbeddedServer, connection: Connection, publisher: Publisher
+    server: EmbeddedServer, connection: Connection, publisher: Publisher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(partitions, "TTL_S", WITHIN_S)
     with anyio.fail_after(WITHIN_S):
         async with (
             connect(server.url, name="gone", namespace=connection.namespace) as link,
@@ -307,7 +313,7 @@ async def test_of_two_that_stand_by_one_fires_for_a_holder_whose_link_is_gone(
 
             async def holder() -> None:
                 with suppress(BaseExceptionGroup):
-                    async with Publisher(link) as own, running_timer(link, own, name="gone") as firer:
+                    async with Publisher(link) as own, running_timer(link, own, name="gone", ttl_s=WITHIN_S) as firer:
                         await until_complete(firer.timer)
                         is_up.set()
                         await anyio.sleep_forever()
@@ -315,8 +321,8 @@ async def test_of_two_that_stand_by_one_fires_for_a_holder_whose_link_is_gone(
             tasks.start_soon(holder)
             await is_up.wait()
             async with (
-                running_timer(connection, publisher, name="one") as one,
-                running_timer(other, others_publisher, name="two") as two,
+                running_timer(connection, publisher, name="one", ttl_s=WITHIN_S) as one,
+                running_timer(other, others_publisher, name="two", ttl_s=WITHIN_S) as two,
             ):
                 while not (one.timer._swept == two.timer._swept == frozenset(range(PARTITIONS))) or not (
                     one.timer.held and two.timer.held
