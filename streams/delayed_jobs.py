@@ -185,9 +185,9 @@ class DelayedJobs:
 
     # ---- single jobs
 
-    async def read(self, names: Sequence[bytes]) -> list[WaitingJob]:
-        """Return the jobs of these names that are delayed now. It leaves out other jobs, and jobs for which no answer
-        comes in time. Raises NoStream, Disconnected."""
+    async def read(self, names: Sequence[bytes]) -> tuple[list[WaitingJob], set[bytes]]:
+        """Return the jobs of these names that are delayed now, and the names for which no answer came in time. Raises
+        NoStream, Disconnected."""
         await self._connection.connected_by(monotonic_s() + READ_S)
         asked, prefix = f"$JS.API.DIRECT.GET.{self._stream}.{self._prefix}", self._listening()
         self._last_read = number = self._last_read + 1
@@ -204,7 +204,7 @@ class DelayedJobs:
             del self._reads[number]
         if reading.is_nobody_there:
             raise no_responders(asked)
-        return reading.found
+        return reading.found, reading.unanswered
 
     def close(self) -> None:
         """Listen no more. A later `read` listens anew."""
@@ -236,6 +236,10 @@ class _Reading:
         self.found: list[WaitingJob] = []
         self.is_nobody_there = False
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    @property
+    def unanswered(self) -> set[bytes]:
+        return {self._names[at] for at in self._waiting}
 
     def take(self, at: int, payload: bytes, block: bytes | None) -> None:
         """Take the answer to one name. A second one is dropped."""

@@ -329,7 +329,7 @@ class DelayTimer:
         self._leave(len(dues) - len(in_time))
         began_s = monotonic_s()
         try:
-            jobs = await self._jobs.read(in_time) if in_time else []
+            jobs, unanswered = await self._jobs.read(in_time) if in_time else ([], set())
         except FATAL:
             raise
         except StreamError as error:
@@ -338,6 +338,7 @@ class DelayTimer:
             self._reading = []
             await anyio.sleep(REST_S)
             return
+        self._times.add(due for due in self._reading if due.name in unanswered)  # read again, if that is in time
         self._reading = []
         self._times.add((job.due_ms, job.name) for job in jobs if job.due_ms > until_ms)  # a later job has replaced it
         for job in jobs:

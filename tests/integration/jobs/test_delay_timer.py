@@ -452,6 +452,27 @@ async def test_jobs_that_are_due_soon_after_one_another_are_read_together(
     assert max(ahead_ms) > LEAD_MS + 50  # the clocks agree to some milliseconds
 
 
+async def test_a_job_whose_read_has_no_answer_is_read_again(
+    connection: Connection, publisher: Publisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only a timer fires it within the test."""
+    read, asked = DelayedJobs.read, list[set[bytes]]()
+
+    async def unanswered_at_first(self: DelayedJobs, names: Any) -> Any:
+        asked.append(set(names))
+        return ([], asked[0]) if len(asked) == 1 else await read(self, names)
+
+    monkeypatch.setattr(DelayedJobs, "read", unanswered_at_first)
+    with anyio.fail_after(WITHIN_S):
+        async with running_timer(connection, publisher) as firer:
+            await until_complete(firer.timer)
+            due_ms = now_ms() + 5_000
+            await delay(connection, publisher, "job", due_ms)
+            while len(asked) < 2:
+                await anyio.lowlevel.checkpoint()
+    assert asked[0] == asked[1] == {b"mail.job"}
+
+
 async def test_a_request_for_due_times_that_is_none_does_no_harm(connection: Connection, publisher: Publisher) -> None:
     with anyio.fail_after(WITHIN_S):
         async with running_timer(connection, publisher) as firer:
