@@ -25,7 +25,7 @@ from streams.connection import Connection
 from streams.errors import MalformedMessage, StreamError
 from streams.fetch_messages import DeadLetter, Try, dead_body, dead_payload, decode_dead_letter, encode
 from streams.job_messages import MOST_HISTORY, JobRecord, decode_job, encode_job
-from streams.log import last_entries
+from streams.log import delete_entry, last_entries
 from streams.message_ids import message_id
 from streams.publisher import Outgoing, Publisher
 from streams.subjects import Namespace, token_of
@@ -117,6 +117,15 @@ async def write_dead_letters(
     for at, answer in zip(missing, await publisher.publish_many(outgoing) if outgoing else (), strict=True):
         answers[at] = answer if isinstance(answer, StreamError) else None
     return answers
+
+
+async def take_back_letter(connection: Connection, namespace: Namespace, job: JobRecord) -> None:
+    """Remove the dead letter of a job that came to another end after it was written. Raises StreamError."""
+    letter, stream = job_dead_letter(job, ""), namespace.stream("DEAD")
+    subject = namespace.dead(letter.engine, letter.name, letter.id)
+    entry = (await last_entries(connection, stream, [subject])).get(subject)
+    if entry is not None and _epoch(job_of(decode_dead_letter(entry.payload))) == _epoch(job):
+        await delete_entry(connection, stream, entry.seq)
 
 
 def _message_id(letter: DeadLetter, seq: int) -> str:

@@ -23,7 +23,7 @@ from typing import Literal, NamedTuple
 import anyio
 from msgspec.structs import replace
 
-from actors.jobs.dead_letters import Burial, write_dead_letters
+from actors.jobs.dead_letters import Burial, take_back_letter, write_dead_letters
 from actors.jobs.deliveries import JobDeliveries
 from actors.jobs.reads import Found, JobReads
 from actors.jobs.rules.job_receipt import JobReceipt, hold_of
@@ -404,6 +404,7 @@ class JobReservations:
         """Look the reservation up as it is and make the move, again if it moves on (a touch) in between.
         `is_doubtful`: a try before this may have been made, and the job have moved on from there."""
         outcome: int | StreamError = RevisionConflict("held no more", subject=receipt.key)
+        told: JobRecord | None = None  # in a dead letter, written by an earlier turn
         for pause_s in PAUSES_S:
             await anyio.sleep(pause_s)
             try:
@@ -422,11 +423,13 @@ class JobReservations:
                     if isinstance(stayed, RevisionConflict):
                         return JobStale(receipt.topic, receipt.key, f"its TTR ran out at {receipt.until_ms}")
                     return stayed if isinstance(stayed, StreamError) else answer
+                if told is not None and found is not None and not is_doubtful:
+                    await self._take_back(told, found)
                 if is_doubtful and isinstance(answer, JobStale):
                     return OutcomeUnknown(f"perhaps done, and gone on since: {answer.reason}", subject=receipt.key)
                 return answer
             if bury_if is not None and bury_if(job):
-                outcome = await self._bury(found, job, receipt, reason)
+                outcome, told = await self._bury(found, job, receipt, reason), job
                 move = self._end_buried(found, job, receipt, now_ms)
             else:
                 move = decide(found, job, receipt, now_ms)
@@ -452,6 +455,16 @@ class JobReservations:
             return error
         reach("job.letter")
         return failure or await jobs.move(self._end_buried(found, job, receipt, now_ms))
+
+    async def _take_back(self, job: JobRecord, found: Found) -> None:
+        """Remove the dead letter of a job that was finished or deleted after it was written. Sent again, it would run
+        the job once more."""
+        done = found.done
+        if done is not None and done.outcome in ("finished", "deleted") and done.first_ms == job.first_ms:
+            try:
+                await take_back_letter(self._jobs.connection, self._jobs.namespace, job)
+            except (StreamError, MalformedMessage) as error:
+                log.warning("jobs.letter_stays", extra=fields(topic=job.topic, id=job.id, error=str(error)))
 
     def _end_buried(self, found: Found, job: JobRecord, receipt: JobReceipt, at_ms: int) -> Move:
         past = past_of(job, now_ms=at_ms, remember_s=BURIED_S)

@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from typing import Any
 
 import anyio
 import pytest
@@ -10,11 +11,12 @@ from msgspec.structs import replace
 
 from actors.jobs import topics
 from actors.jobs.copies import GoneAnswer, GoneAsk
+from actors.jobs.dead_letters import write_dead_letters
 from actors.jobs.rules.job_answers import Added, NotAdded, Reserved, TopicCounted
 from actors.jobs.rules.job_rules import KEPT_MS, MOST_PAST, BadJob
 from actors.jobs.rules.topic_settings import LANES
 from streams.connection import Connection
-from streams.errors import NoStream, OutcomeUnknown, Refused
+from streams.errors import NoStream, OutcomeUnknown, Refused, StreamError
 from streams.frames import Message
 from streams.job_messages import NewJob, body_of, decode_job
 from streams.pull_once import PullOnce
@@ -602,6 +604,28 @@ async def test_a_repeat_of_a_finish_by_id_ends_no_later_job(office: Office, reme
     assert await office.state("a") == "reserved"
     assert (await office.desk.finish_by_id("a", nonce="another")).code == "ok"
     assert await office.state("a") != "reserved"
+
+
+@pytest.mark.parametrize("end", ["delete", "finish"])
+@pytest.mark.parametrize("how", ["bury", "release"])
+async def test_what_ends_while_it_is_buried_is_no_dead_letter(
+    office: Office, monkeypatch: pytest.MonkeyPatch, end: str, how: str
+) -> None:
+    """Whoever sends dead letters again would run it once more."""
+    await office.set(attempts=1)
+    await office.add("a")
+    receipt = (await office.reserve()).receipt
+
+    async def write_then_end(*given: Any) -> list[StreamError | None]:
+        written = await write_dead_letters(*given)
+        ended = office.desk.delete(TOPIC, "a") if end == "delete" else office.desk.finish_by_id("a")
+        assert (await ended).code == "ok"
+        return written
+
+    monkeypatch.setattr("actors.jobs.reservations.write_dead_letters", write_then_end)
+    settled = office.desk.bury([receipt]) if how == "bury" else office.desk.release([receipt])
+    assert codes_of(await settled) == ["stale"]
+    assert await office.dead() == []
 
 
 @pytest.mark.three_servers
