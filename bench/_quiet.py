@@ -16,6 +16,8 @@ from streams.clock import monotonic_s, now_ms
 SLICE_S = 60.0
 SETTLED_S = 20.0
 """After the sources were added, and after nodes came, until each does nothing but its share."""
+STILL_S = 3.0
+"""The slices of a minute come together. When no ledger has changed for so long, all of them are read."""
 TICKS = 100
 
 
@@ -46,6 +48,7 @@ async def shares(bench: Bench, nodes: int, *, slices: int, settled_s: float = SE
     while len(bench.nodes) < nodes:
         await bench.node(f"node{len(bench.nodes) + 1}", "--sink", "none")
     await anyio.sleep(settled_s)
+    await _until_between_slices(bench)
     pids = [bench.server_pid, *(node.pid for node in bench.nodes)]
     updates, used_s, began_s = await _updates(bench), [cpu_s(pid) for pid in pids], monotonic_s()
     await anyio.sleep(slices * SLICE_S)
@@ -53,6 +56,15 @@ async def shares(bench: Bench, nodes: int, *, slices: int, settled_s: float = SE
     server, *each = [(cpu_s(pid) - before_s) / took_s for pid, before_s in zip(pids, used_s, strict=True)]
     changed = (await _updates(bench) - updates) / took_s
     return Shares(tuple(each), server, changed, max(memory_mb(node.pid) for node in bench.nodes))
+
+
+async def _until_between_slices(bench: Bench) -> None:
+    """Wait until no slice is read, for a minute at most. A window that began within them would have parts of two."""
+    before = -1
+    with anyio.move_on_after(SLICE_S):
+        while (now := await _updates(bench)) != before:
+            before = now
+            await anyio.sleep(STILL_S)
 
 
 async def _updates(bench: Bench) -> int:
