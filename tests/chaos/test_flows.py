@@ -27,7 +27,7 @@ from tests.support.command import Running
 from tests.support.flow_bank import Bank, between, each_second, fullest
 from tests.support.processes import Cluster, cluster, open_links, urls_of
 from tests.support.proxy import proxy
-from tests.support.server import Reachable, leader_of, topology_for
+from tests.support.server import Reachable, leading, topology_for
 
 pytestmark = pytest.mark.asyncio(loop_factories=["asyncio"])  # the nodes are processes of their own
 
@@ -263,8 +263,8 @@ async def test_a_server_that_leads_the_leases_costs_seconds_and_no_row(
             ):  # the nodes of a cut-off server begin nothing
                 await town.start(name, url=server.url if how == "cut off" else urls_of(servers))
             await town.steady()
-            leader = await leader_of(connection, f"STREAM.INFO.KV_{connection.namespace.bucket('LEASES')}")
-            [at] = [at for at, server in enumerate(servers) if server.name == leader]
+            stream = f"KV_{connection.namespace.bucket('LEASES')}"
+            at = servers.index(await leading(servers, connection, f"STREAM.INFO.{stream}"))
             town.hurt()
             if how == "killed":
                 servers[at].kill()

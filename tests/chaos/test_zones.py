@@ -26,7 +26,7 @@ from streams.publisher import Publisher
 from streams.subjects import kv_stream
 from tests.support.chaos import Form
 from tests.support.processes import cluster, urls_of
-from tests.support.server import fresh_namespace, leader_of
+from tests.support.server import fresh_namespace, leading
 from tests.support.zone_hub_land import LEASE_S, HubLand, hub_land
 from tests.support.zone_land import Land
 
@@ -164,8 +164,7 @@ async def test_deaths_in_a_hand_over_on_three_servers_leave_no_row_out(
                     await land.zones.restore("a")
                     last = land.add(200)
                     await land.offsets_reach("sync", last)
-                    leads = await leader_of(connection, f"STREAM.INFO.{kv_stream(land.bucket.name)}")
-                    [leader] = [server for server in servers if server.name == leads]
+                    leader = await leading(servers, connection, f"STREAM.INFO.{kv_stream(land.bucket.name)}")
                     leader.kill()
                     land.add(200)
                     await _moved(land, {str(shard): "b" for shard in range(4)})

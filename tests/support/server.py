@@ -6,7 +6,7 @@ import json
 import secrets
 import signal
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
@@ -27,6 +27,13 @@ BUSY_S = 20.0
 """Creating a stream flushes to the disk, which other tests on this machine may keep busy for seconds."""
 
 T = TypeVar("T")
+
+
+class _Named(Protocol):
+    name: str
+
+
+_Server = TypeVar("_Server", bound=_Named)
 
 
 @contextmanager
@@ -117,6 +124,13 @@ async def leader_of(connection: Connection, of: str) -> str:
         if leader := info["cluster"].get("leader"):
             return str(leader)
         await checkpoint()
+
+
+async def leading(servers: Sequence[_Server], connection: Connection, of: str) -> _Server:
+    """Return the one of these servers that leads, as `leader_of` does its name."""
+    name = await leader_of(connection, of)
+    (leader,) = (server for server in servers if server.name == name)
+    return leader
 
 
 async def add_consumer(connection: Connection, stream: str, durable: str, **settings: object) -> None:

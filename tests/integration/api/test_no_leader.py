@@ -12,7 +12,7 @@ from streams.topology import apply
 from tests.integration.api.test_rest import add
 from tests.support.gateway import running_gateway
 from tests.support.processes import ServerProcess, cluster, urls_of
-from tests.support.server import leader_of, topology_for
+from tests.support.server import leading, topology_for
 
 HOUR = 3_600_000
 COUNT = 5
@@ -79,8 +79,7 @@ async def _is_so(client: ClientSession, answer: Answer) -> bool:
 async def _leader_and_others(
     servers: list[ServerProcess], connection: Connection
 ) -> tuple[ServerProcess, list[ServerProcess]]:
-    leads = await leader_of(connection, f"STREAM.INFO.{connection.namespace.stream('JOBS')}")
-    (leader,) = [server for server in servers if server.name == leads]
+    leader = await leading(servers, connection, f"STREAM.INFO.{connection.namespace.stream('JOBS')}")
     return leader, [server for server in servers if server is not leader]
 
 

@@ -13,7 +13,7 @@ from streams.errors import StreamError
 from streams.specs import batch_consumers
 from tests.support.batches import plant
 from tests.support.processes import cluster, urls_of
-from tests.support.server import leader_of
+from tests.support.server import leading
 
 pytestmark = pytest.mark.asyncio(loop_factories=["asyncio"])  # three servers and an election: once is enough
 
@@ -42,8 +42,7 @@ async def test_a_leader_that_dies_begins_no_item_again(tmp_path: Path) -> None:
             with anyio.fail_after(60):
                 while not began["long"]:
                     await connection.flush()
-                leads = await leader_of(connection, f"CONSUMER.INFO.{spec.stream}.{spec.name}")
-                (leader,) = (server for server in servers if server.name == leads)
+                leader = await leading(servers, connection, f"CONSUMER.INFO.{spec.stream}.{spec.name}")
                 leader.kill()
                 while True:
                     try:

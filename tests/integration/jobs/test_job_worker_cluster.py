@@ -22,7 +22,7 @@ from streams.specs import job_consumer
 from tests.support.job_workers import Log, handler, until_gone, working
 from tests.support.jobs import TOPIC, Jobs, open_jobs
 from tests.support.processes import NATS, cluster, urls_of
-from tests.support.server import leader_of
+from tests.support.server import leading
 
 pytestmark = pytest.mark.asyncio(loop_factories=["asyncio"])  # three servers and an election: once is enough
 
@@ -45,8 +45,7 @@ async def test_a_leader_that_dies_makes_no_second_run(tmp_path: Path, how: signa
         servers = await enter(cluster(tmp_path))
         jobs = await enter(open_jobs(await enter(connect(urls_of(servers), name="first"))))
         spec = job_consumer(jobs.namespace, TOPIC)
-        leads = await leader_of(jobs.connection, f"CONSUMER.INFO.{spec.stream}.{spec.name}")
-        (leader,) = (server for server in servers if server.name == leads)
+        leader = await leading(servers, jobs.connection, f"CONSUMER.INFO.{spec.stream}.{spec.name}")
         for server in servers:
             if server is not leader:
                 connection = await enter(connect(server.url, name=server.name, namespace=jobs.namespace))

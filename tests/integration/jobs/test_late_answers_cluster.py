@@ -27,7 +27,7 @@ from streams.subjects import token_of
 from tests.support.job_workers import Log, handler, working
 from tests.support.jobs import TOPIC, Jobs, open_jobs
 from tests.support.processes import ServerProcess, cluster, urls_of
-from tests.support.server import leader_of
+from tests.support.server import leader_of, leading
 from tests.support.timers import ready_jobs, running_timer, until_complete
 
 COUNT, ROUNDS, TTR_MS = 100, 4, 1_000
@@ -45,8 +45,7 @@ class Three:
         """Stop the leader of JOBS before the block, and let it go on at a time. Yields the jobs as another server's
         caller has them."""
         api = f"STREAM.INFO.{self.jobs.namespace.stream('JOBS')}"
-        leader = await leader_of(self.jobs.connection, api)
-        (server,) = (server for server in self._servers if server.name == leader)
+        server = await leading(self._servers, self.jobs.connection, api)
         others = ",".join(other.url for other in self._servers if other is not server)
 
         async def go_on() -> None:
@@ -78,9 +77,8 @@ class Three:
         while True:
             with suppress(StreamError):  # while they elect
                 stream = await leader_of(connection, f"STREAM.INFO.{consumer.stream}")
-                leader = await leader_of(connection, f"CONSUMER.INFO.{name}")
-                (server,) = (server for server in self._servers if server.name == leader)
-                if leader not in (stream, own):
+                server = await leading(self._servers, connection, f"CONSUMER.INFO.{name}")
+                if server.name not in (stream, own):
                     return server
                 await connection.api(f"CONSUMER.LEADER.STEPDOWN.{name}")
 

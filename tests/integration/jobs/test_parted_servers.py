@@ -18,7 +18,7 @@ from tests.support.desks import TOPIC, Office, open_office, open_second_office
 from tests.support.job_workers import Log, handler, working
 from tests.support.jobs import Jobs
 from tests.support.processes import Links, cluster, open_links, urls_of
-from tests.support.server import leader_of
+from tests.support.server import leading
 
 pytestmark = pytest.mark.asyncio(loop_factories=["asyncio"])  # three servers and an election: once is enough
 
@@ -47,8 +47,8 @@ async def parted(tmp_path: Path) -> AsyncIterator[Parted]:
         first = await enter(connect(urls_of(servers), name="first"))
         with anyio.fail_after(60):
             office = await enter(open_office(first))
-            leads = await leader_of(first, f"STREAM.INFO.{office.namespace.stream('JOBS')}")
-        (leader,) = (at for at, server in enumerate(servers) if server.name == leads)
+            leads = await leading(servers, first, f"STREAM.INFO.{office.namespace.stream('JOBS')}")
+        leader = servers.index(leads)
         sides = [await enter(connect(servers[at % 3].url, name=f"n{at}")) for at in (leader, leader + 1)]
         yield Parted(links, leader, *[await enter(open_second_office(side)) for side in sides])
 
