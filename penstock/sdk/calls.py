@@ -205,7 +205,8 @@ class BegunRequest:
                 if monotonic_s() >= until_s:
                     raise Timeout(f"{self.subject}: no answer within {try_s:g} s")
                 has = await self._who(name)
-                self._note(has)
+                if has is not None:
+                    self._connection.contact.answered()
                 if has is not None and not has.is_at_it:
                     self.is_repeated = True
                     self._service.prefer(has.id)
@@ -214,7 +215,7 @@ class BegunRequest:
                     silent_s = AT_IT_S if has is not None else min(AT_IT_S, 2 * silent_s)
         except StreamError as error:
             raise client_error(error) from error
-        self._note(message)
+        self._connection.contact.answered()  # by a refusal, too
         if "Nats-Service-Error-Code" in message.headers:
             raise _error_of(message)
         return message.payload
@@ -242,11 +243,6 @@ class BegunRequest:
         subject = f"{self.subject}.{instance}" if instance else self.subject
         self._tries.add(self._connection.send_request_now(subject, self._payload, headers=headers))
         return name
-
-    def _note(self, answer: Message | Has | None) -> None:
-        """A node that answers shows that the server reaches one."""
-        if answer is not None:
-            self._connection.contact.answered()
 
     async def _heard(self, until_s: float) -> Message | None:
         """Return the first reply to any try, None if none came in time. Raises StreamError if a try failed."""
