@@ -16,9 +16,18 @@ from typing import Literal, NamedTuple
 import anyio
 from msgspec.structs import replace
 
-from actors.jobs.dead_letters import Burial, malformed_dead_letter, write_dead_letters
+from actors.jobs.dead_letters import Burial, malformed_dead_letter, take_back_letter, write_dead_letters
 from actors.jobs.reads import Found, found_of
-from actors.jobs.rules.job_rules import came_back, freed_ms, is_in_past, kept_s, noted, noted_once, past_of
+from actors.jobs.rules.job_rules import (
+    came_back,
+    ended_otherwise,
+    freed_ms,
+    is_in_past,
+    kept_s,
+    noted,
+    noted_once,
+    past_of,
+)
 from actors.jobs.stream import NEAR_MS, SOON_MS, JobStream, names_of, used_up
 from actors.runtime.failpoints import reach
 from actors.runtime.logs import fields
@@ -29,6 +38,7 @@ from streams.job_messages import FREE_TOKEN, JobDone, JobRecord, Outcome, decode
 from streams.log import LogEntry, delete_entry, last_entry, next_entry
 from streams.message_ids import message_id
 from streams.moves import Move
+from streams.subjects import token_of
 
 log = logging.getLogger(__name__)
 
@@ -187,7 +197,8 @@ class JobDeliveries:
         node: str = "",
     ) -> list[Answer]:
         """Make jobs dead letters, with their history. A letter of an expired job begins with that word. The letter is
-        written first: the other way round a crash in between would lose the job."""
+        written first: the other way round a crash in between would lose the job. It is taken back if the job had come
+        to another end."""
         jobs, at_ms = self._jobs, self._jobs.clock.now_ms()
         why = "expired: " if outcome == "expired" else ""
         burials = [
@@ -202,12 +213,26 @@ class JobDeliveries:
         reach("job.letter")
         written = [at for at, answer in enumerate(answers) if answer is False]
         ends = [(buried[at][0], self._end(buried[at][0], buried[at][1], outcome, BURIED_S)) for at in written]
-        for at, answer in zip(written, await self._settle(ends, is_certain=True), strict=True):
-            answers[at] = answer
+        for at, made in zip(written, await self._moved(ends, is_certain=True), strict=True):
+            answers[at] = _answer_of(made)
+            if isinstance(made, RevisionConflict) and not made.is_after_retry:
+                await self.take_back(buried[at][1])
         for (delivery, _, _), answer in zip(buried, answers, strict=True):
             if isinstance(answer, StreamError):
                 delivery.forget()
         return answers
+
+    async def take_back(self, job: JobRecord) -> None:
+        """Remove the dead letter of a job that was finished, deleted or replaced meanwhile. Sent again, it would run
+        the job once more."""
+        jobs = self._jobs
+        try:
+            last = await jobs.last_one(jobs.subject("*", job.topic, token_of(job.id)))
+            known = found_of(last).known if last is not None else None
+            if known is not None and ended_otherwise(job, known):
+                await take_back_letter(jobs.connection, jobs.namespace, job)
+        except (StreamError, MalformedMessage) as error:
+            log.warning("jobs.letter_stays", extra=fields(topic=job.topic, id=job.id, error=str(error)))
 
     async def bury_malformed(self, delivery: Delivery, error: MalformedMessage) -> None:
         """Make a message that is no job a dead letter, and drop it."""
@@ -245,6 +270,12 @@ class JobDeliveries:
     async def _settle(
         self, moves: Sequence[tuple[Delivery, Move]], *, is_certain: bool = False, is_needed: bool = True
     ) -> list[Answer]:
+        """Make the moves and ack what has moved, as `_moved`."""
+        return [_answer_of(outcome) for outcome in await self._moved(moves, is_certain=is_certain, is_needed=is_needed)]
+
+    async def _moved(
+        self, moves: Sequence[tuple[Delivery, Move]], *, is_certain: bool = False, is_needed: bool = True
+    ) -> list[int | StreamError]:
         """Make the moves and ack what has moved. `is_certain`: wait for the server's word on each ack, because a
         delivery that came again would be run again."""
         outcomes = await self._jobs.move_many([move for _, move in moves])
@@ -257,10 +288,11 @@ class JobDeliveries:
                     tasks.start_soon(_ack_surely, delivery)
                 else:
                     await _ack(delivery)
-        return [
-            True if isinstance(outcome, int) else False if isinstance(outcome, RevisionConflict) else outcome
-            for outcome in outcomes
-        ]
+        return outcomes
+
+
+def _answer_of(outcome: int | StreamError) -> Answer:
+    return True if isinstance(outcome, int) else False if isinstance(outcome, RevisionConflict) else outcome
 
 
 async def _ack(delivery: Delivery) -> None:

@@ -23,7 +23,7 @@ from typing import Literal, NamedTuple
 import anyio
 from msgspec.structs import replace
 
-from actors.jobs.dead_letters import Burial, take_back_letter, write_dead_letters
+from actors.jobs.dead_letters import Burial, write_dead_letters
 from actors.jobs.deliveries import JobDeliveries
 from actors.jobs.reads import Found, JobReads
 from actors.jobs.rules.job_receipt import JobReceipt, hold_of
@@ -423,8 +423,8 @@ class JobReservations:
                     if isinstance(stayed, RevisionConflict):
                         return JobStale(receipt.topic, receipt.key, f"its TTR ran out at {receipt.until_ms}")
                     return stayed if isinstance(stayed, StreamError) else answer
-                if told is not None and found is not None and not is_doubtful:
-                    await self._take_back(told, found)
+                if told is not None and not is_doubtful:
+                    await self._deliveries.take_back(told)
                 if is_doubtful and isinstance(answer, JobStale):
                     return OutcomeUnknown(f"perhaps done, and gone on since: {answer.reason}", subject=receipt.key)
                 return answer
@@ -455,16 +455,6 @@ class JobReservations:
             return error
         reach("job.letter")
         return failure or await jobs.move(self._end_buried(found, job, receipt, now_ms))
-
-    async def _take_back(self, job: JobRecord, found: Found) -> None:
-        """Remove the dead letter of a job that was finished or deleted after it was written. Sent again, it would run
-        the job once more."""
-        done = found.done
-        if done is not None and done.outcome in ("finished", "deleted") and done.first_ms == job.first_ms:
-            try:
-                await take_back_letter(self._jobs.connection, self._jobs.namespace, job)
-            except (StreamError, MalformedMessage) as error:
-                log.warning("jobs.letter_stays", extra=fields(topic=job.topic, id=job.id, error=str(error)))
 
     def _end_buried(self, found: Found, job: JobRecord, receipt: JobReceipt, at_ms: int) -> Move:
         past = past_of(job, now_ms=at_ms, remember_s=BURIED_S)

@@ -265,6 +265,12 @@ def is_in_past(found: JobRecord | JobDone, nonce: str) -> bool:
     return nonce != "" and any(add_of(each) == add_of(nonce) for each, _ in found.past)
 
 
+def ended_otherwise(job: JobRecord, found: JobRecord | JobDone) -> bool:
+    """Return whether a job is over without having been given up, by what is found under its id."""
+    is_given_up = isinstance(found, JobDone) and found.outcome in ("buried", "expired")
+    return is_in_past(found, job.nonce) and not is_given_up
+
+
 def had_another_body(found: JobRecord | JobDone, nonce: str) -> bool:
     """Return whether the add that had this nonce, and is over, had another body."""
     return any(add_of(each) == add_of(nonce) and each != nonce for each, _ in found.past)

@@ -606,7 +606,7 @@ async def test_a_repeat_of_a_finish_by_id_ends_no_later_job(office: Office, reme
     assert await office.state("a") != "reserved"
 
 
-@pytest.mark.parametrize("end", ["delete", "finish"])
+@pytest.mark.parametrize("end", ["delete", "finish", "replace"])
 @pytest.mark.parametrize("how", ["bury", "release"])
 async def test_what_ends_while_it_is_buried_is_no_dead_letter(
     office: Office, monkeypatch: pytest.MonkeyPatch, end: str, how: str
@@ -618,8 +618,11 @@ async def test_what_ends_while_it_is_buried_is_no_dead_letter(
 
     async def write_then_end(*given: Any) -> list[StreamError | None]:
         written = await write_dead_letters(*given)
-        ended = office.desk.delete(TOPIC, "a") if end == "delete" else office.desk.finish_by_id("a")
-        assert (await ended).code == "ok"
+        if end == "replace":
+            await office.add("a", on_same="replace")
+        else:
+            ended = office.desk.delete(TOPIC, "a") if end == "delete" else office.desk.finish_by_id("a")
+            assert (await ended).code == "ok"
         return written
 
     monkeypatch.setattr("actors.jobs.reservations.write_dead_letters", write_then_end)

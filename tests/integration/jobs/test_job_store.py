@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from actors.jobs import reads
 from actors.jobs.adds import Clash, Stored
+from actors.jobs.dead_letters import write_dead_letters
 from actors.jobs.deliveries import FailedAttempt
 from actors.jobs.reads import Found
 from actors.jobs.reservations import JobSettled, JobStale
@@ -562,6 +563,42 @@ async def test_what_was_deleted_in_a_handlers_hands_stays_deleted(jobs: Jobs) ->
         assert await jobs.store.finish_deliveries([(three, decode_job(three.payload))], remember_s=60) == [False]
         assert await jobs.store.bury_deliveries([(four, decode_job(four.payload), "x")]) == [False]
         await counts(jobs, 0, 0, 0, 0)
+
+
+@pytest.mark.three_servers
+@pytest.mark.parametrize("when", ["before the letter", "after the letter"])
+@pytest.mark.parametrize("end", ["deleted", "replaced"])
+async def test_what_ends_while_a_node_buries_it_is_no_dead_letter(
+    jobs: Jobs, monkeypatch: pytest.MonkeyPatch, when: str, end: str
+) -> None:
+    """Whoever sends dead letters again would run it once more."""
+
+    async def end_it() -> None:
+        await (jobs.store.delete(TOPIC, "1") if end == "deleted" else jobs.add("1", policy="replace"))
+
+    async def write_then_end(*given: Any) -> list[StreamError | None]:
+        written = await write_dead_letters(*given)
+        await end_it()
+        return written
+
+    with fail_after(60):
+        await jobs.added(2)
+        moves = [(one, decode_job(one.payload), "boom") for one in sorted(await jobs.pull(2), key=lambda one: one.seq)]
+        if when == "before the letter":
+            await end_it()
+        else:
+            monkeypatch.setattr("actors.jobs.deliveries.write_dead_letters", write_then_end)
+        assert await jobs.store.bury_deliveries(moves) == [True, False]
+        assert [letter["id"] for letter in await jobs.dead()] == ["0"]
+
+
+async def test_what_two_nodes_bury_stays_a_dead_letter(jobs: Jobs) -> None:
+    with fail_after(20):
+        await jobs.add()
+        (delivery,) = await jobs.pull(1)
+        move = (delivery, decode_job(delivery.payload), "boom")
+        assert [await jobs.store.bury_deliveries([move]) for _ in range(2)] == [[True], [False]]
+        assert [letter["id"] for letter in await jobs.dead()] == ["1"]
 
 
 async def test_what_was_not_started_costs_no_attempt_but_a_vanished_holder_does(

@@ -214,6 +214,21 @@ async def test_failed_attempt_is_followed_by_the_next_with_its_history(jobs: Job
     assert await jobs.dead() == []
 
 
+@pytest.mark.three_servers
+async def test_a_job_that_is_deleted_while_it_fails_for_good_is_no_dead_letter(jobs: Jobs, log: Log) -> None:
+    async def handle(job: Job) -> None:
+        if job.id == "1":
+            await jobs.store.delete(job.topic, job.id)
+        log(job.id)
+        raise Bury("no such customer")
+
+    async with working(jobs, handler(handle)) as work:
+        await jobs.added(2)
+        await log.until(lambda log: len(log.lines) == 2)
+        await work.end()
+    assert [letter["id"] for letter in await jobs.dead()] == ["0"]
+
+
 async def test_last_attempt_makes_a_dead_letter_with_the_history(jobs: Jobs, log: Log) -> None:
     def act(job: Job) -> None:
         raise ValueError(f"no luck {job.attempt}")

@@ -22,6 +22,7 @@ from actors.jobs.rules.job_rules import (
     TRACE_MS,
     BadJob,
     came_back,
+    ended_otherwise,
     fires_of,
     freed_ms,
     given_back,
@@ -222,6 +223,16 @@ def test_an_add_is_known_for_as_long_as_it_may_be_repeated(ends: list[tuple[int,
     assert {nonce for nonce, _ in past} <= {job.nonce for job, _ in fresh}
     kept_ms = kept_s(past, now_ms=now_ms) * 1000
     assert kept_ms >= max((until_ms - now_ms for _, until_ms in past), default=TRACE_MS)
+
+
+@pytest.mark.parametrize("outcome", get_args(Outcome))
+def test_a_job_that_was_given_up_keeps_its_dead_letter_and_one_that_ended_otherwise_does_not(outcome: Outcome) -> None:
+    job, later = made(id="1", nonce="~abcdefghijkl"), made(id="1", nonce="~other")
+    done = JobDone(topic="t", id="1", finished_ms=NOW, outcome=outcome, past=past_of(job, now_ms=NOW))
+    assert ended_otherwise(job, done) == (outcome not in ("buried", "expired"))
+    assert not ended_otherwise(later, done), "another job of that id"
+    assert not ended_otherwise(job, job), "it is not over"
+    assert ended_otherwise(job, replace(later, past=past_of(job, now_ms=NOW))), "it was replaced"
 
 
 def test_a_remembered_id_is_taken_for_its_time_and_no_longer_unless_its_caller_may_repeat() -> None:
