@@ -17,12 +17,13 @@ from actors.batch.removal import Removal
 from actors.batch.rules import moves
 from actors.batch.rules.callbacks import Allowed
 from actors.batch.rules.encodings import known_encoding, unknown_encoding
-from actors.batch.rules.obstacles import BatchWhy, ItemPlace, begins, why, why_item
+from actors.batch.rules.obstacles import ALL_THERE, BatchWhy, ItemPlace, NoConsumer, begins, why, why_item
 from actors.batch.rules.record import (
     FINAL,
     Instance,
     beat_key,
     files_at,
+    is_at_work,
     is_held,
     known_items,
     made_so_far,
@@ -91,7 +92,8 @@ MOST_INFO = 300
 
 
 class BatchDesk:
-    """One desk. `waits_for` returns what an instance waits for. `callbacks`: the hosts that submitters may have called.
+    """One desk. `waits_for` returns what an instance waits for. `missing(task)`: why no process gets a task's work from
+    the server. `callbacks`: the hosts that submitters may have called.
     Raises UnknownTask, UnknownInstance, InstanceExists, BatchRefused, MalformedSubject, FileTooLarge, and the broker's
     errors."""
 
@@ -109,6 +111,7 @@ class BatchDesk:
         admit: Callable[[str], None] = lambda _subject: None,
         full_key: Callable[[str, str, int], Awaitable[str]] | None = None,
         look_at: Callable[[str, Sequence[Raw], int], Awaitable[RowsSeen | None]] | None = None,
+        missing: Callable[[str], NoConsumer] = lambda _task: ALL_THERE,
     ) -> None:
         self._tasks = tasks
         self._instances = instances
@@ -121,6 +124,7 @@ class BatchDesk:
         self._admit = admit
         self._full_key = full_key
         self._look_at = look_at
+        self._missing = missing
         self._removal = Removal(instances, items, files)
 
     async def submit(self, new: NewBatch, *, upload: AsyncIterable[bytes] | None = None) -> View:
@@ -268,22 +272,23 @@ class BatchDesk:
         if row is not None:
             [item] = await self._named(record, [] if item is None else [item], [row])
         limits = self._tasks.current(record.task).limits
-        unfinished = self._instances.unfinished(record.task)
+        unfinished, missing = self._instances.unfinished(record.task), self._missing(record.task)
         found = why(
             record,
             limits,
             waits_for=self._waits_for(record),
             before=await self._how_far_is(record.after) if is_held(record) else "",
-            running=sum(each.state != "pending" for each in unfinished),
+            running=sum(is_at_work(each) and not each.is_paused for each in unfinished),
             last_start_ms=self._instances.last_start_ms(record.task),
             now_ms=self._clock.now_ms(),
+            missing=missing,
         )
         if item is None:
             return found
         if item < 0 or item >= (known_items(record) or item + 1):
             _check_items(record, [item])
         place = await self._place(record, item)
-        return replace(why_item(found, record, limits, item, place, self._clock.now_ms()), row=row)
+        return replace(why_item(found, record, limits, item, place, self._clock.now_ms(), missing=missing), row=row)
 
     async def _how_far_is(self, instance_id: str) -> str:
         """Return how far an instance is for which another one waits, in words."""

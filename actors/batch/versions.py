@@ -1,12 +1,15 @@
-"""Which versions of a task's code are at work, by the reports of the live nodes."""
+"""Which versions of a task's code are at work, and which work gets to no node, by the reports of the live nodes."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
+from actors.batch.rules.obstacles import NoConsumer
 from actors.batch.rules.record import FINAL, Instance, made_so_far
 from actors.batch.rules.versions import is_older, newest
 from actors.runtime.bounds import WorkBounds
-from actors.runtime.membership import Members
+from actors.runtime.membership import Members, NodeRecord
 from actors.runtime.rules.bounds import nobody_text
+from streams.specs import batch_consumers
+from streams.subjects import Namespace
 
 
 def newest_version(members: Members, task: str) -> str | None:
@@ -42,3 +45,10 @@ def waits_for(members: Members, bounds: WorkBounds, bound_of: Callable[[str], st
         has = at_work or "one without a version"
         return f"waits: its items need version {version_of(record)} of the code; at work is {has}"
     return ""
+
+
+def missing_consumers(nodes: Iterable[NodeRecord], namespace: Namespace, task: str) -> NoConsumer:
+    """Return why none of the live nodes that serve the task gets its work from the server."""
+    serving = [node.unmade for node in nodes if task in node.tasks]
+    reasons = ([each.get(spec.name, "") for each in serving] for spec in batch_consumers(namespace, task))
+    return NoConsumer(*(told[0] if all(told) else "" for told in reasons if told))

@@ -81,6 +81,8 @@ class NodeRecord(msgspec.Struct, frozen=True, kw_only=True):
     settled: dict[str, int] = {}
     """Up to which revision of each kind of settings this node has given up what they bind to another zone."""
     actors: tuple[ActorState, ...] = ()
+    unmade: dict[str, str] = {}
+    """Why consumers of the tasks at work could not be made at the last try, by their names."""
     placement: int = 0
     """The newest rule of placement that this node follows, of those that `PLACEMENT` counts. Nodes that had none of
     them do not report it."""
@@ -107,6 +109,7 @@ class Status(msgspec.Struct, frozen=True):
     page_orders: float = 1.0
     taken: int = 0
     settled: dict[str, int] = {}
+    unmade: dict[str, str] = {}
     actors: tuple[ActorState, ...] = ()
 
 
@@ -357,6 +360,7 @@ class Members:
             page_orders=now.page_orders,
             taken=now.taken,
             settled=now.settled,
+            unmade=now.unmade,
             actors=tuple(actor for actor in now.actors if not _is_steady(actor)),
             steady=tuple(f"{actor.role}/{actor.name}" for actor in now.actors if _is_steady(actor)),
             is_leaving=is_leaving,

@@ -26,7 +26,7 @@ from actors.batch.rules.callbacks import parse_allowed
 from actors.batch.submissions import batch_submissions
 from actors.batch.tasks import TaskLimits, TaskRecord, Tasks, UnknownTask
 from actors.batch.uploads import Uploads
-from actors.batch.versions import newest_version, waits_for
+from actors.batch.versions import missing_consumers, newest_version, waits_for
 from actors.runtime.membership import Members, NodeRecord
 from actors.runtime.resurrected import ResurrectedMessages
 from actors.runtime.rules.slot_keys import Slots
@@ -77,6 +77,11 @@ class BatchEngine:
     def versions(self) -> tuple[tuple[str, str], ...]:
         """The versions of these tasks' code, for tasks that name one."""
         return tuple((record.task, record.version) for record in self.declared if record.version)
+
+    @property
+    def unmade(self) -> dict[str, str]:
+        """Why consumers of these tasks could not be made."""
+        return self.executor.unmade if self.executor is not None else {}
 
     def actors(self) -> tuple[ActorSpec, ...]:
         """Return the engine's actors in start order."""
@@ -132,6 +137,7 @@ async def open_batch_engine(node: Node, handlers: Sequence[TaskHandler] | None =
         admit=node.connection.store.admit,
         full_key=SlotLook(node.connection).full,
         look_at=RowLook(node.connection).at,
+        missing=lambda task: missing_consumers(node.members.live().values(), node.connection.namespace, task),
     )
     folder = archive_folder(node.config)
     conductor = Conductor(

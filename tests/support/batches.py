@@ -109,7 +109,7 @@ async def plant(
             _jobs_of(node, tries) as jobs,
             open_flow_engine(node) as flow,
         ):
-            node.status = lambda: Status(tasks=engine.served, versions=engine.versions)
+            node.status = lambda: Status(tasks=engine.served, versions=engine.versions, unmade=engine.unmade)
             specs = [*node.actors(), *flow.actors(), *jobs, *engine.actors()]
             supervisor = Supervisor(
                 [spec for spec in specs if config.has_role(spec.role)], stop=stop, drain_s=drain_s, chance=lambda: 0.0

@@ -40,7 +40,7 @@ from streams.batch_messages import Pointer, decode_pointer
 from streams.clock import monotonic_s, until_turn_s
 from streams.connection import Connection
 from streams.delivery import Delivery
-from streams.errors import MalformedMessage, StreamError
+from streams.errors import ConnectionLost, MalformedMessage, PermissionDenied, StreamError, TopologyMismatch
 from streams.log import subjects_of
 from streams.puller import Puller
 from streams.specs import ConsumerSpec, batch_consumers
@@ -61,6 +61,8 @@ QUIET_S = 60.0
 comes again within it."""
 MISSING_S = 2.0
 """Between two requests for consumers that the server may have removed."""
+MOST_UNMADE = 200
+"""The consumers that a node reports as missing. All others read that with each of its heartbeats."""
 STEPS_AT_ONCE = 2
 STATES = {"split": "splitting", "reduce": "reducing"}
 """The state in which a step may begin. A pointer may come late, and the fence stays after its step has ended."""
@@ -133,6 +135,11 @@ class Executor:
         return tuple(self._handlers)
 
     @property
+    def unmade(self) -> dict[str, str]:
+        """Why consumers could not be made at the last try, by their names: the first `MOST_UNMADE`."""
+        return dict(itertools.islice(self._unmade.items(), MOST_UNMADE))
+
+    @property
     def handlers(self) -> tuple[TaskHandler, ...]:
         """The handlers of this process."""
         return tuple(self._handlers.values())
@@ -190,11 +197,20 @@ class Executor:
     async def _serve(
         self, handler: TaskHandler, spec: ConsumerSpec, most: int, end: anyio.Event, *, is_map: bool
     ) -> None:
-        is_made = await self._make(spec)
-        while not is_made and not end.is_set():
-            with anyio.move_on_after(MISSING_S):
-                await end.wait()
-            is_made = await self._make(spec)
+        try:
+            while not await self._make(spec):
+                with anyio.move_on_after(MISSING_S):
+                    await end.wait()
+                if end.is_set():
+                    return
+            await self._pull(handler, spec, most, end, is_map=is_map)
+        finally:
+            self._missing.discard(spec)
+            self._unmade.pop(spec.name, None)
+
+    async def _pull(
+        self, handler: TaskHandler, spec: ConsumerSpec, most: int, end: anyio.Event, *, is_map: bool
+    ) -> None:
         opened = Puller(
             self._connection,
             spec.stream,
@@ -212,16 +228,17 @@ class Executor:
                 self._shared.pop(puller, None)
 
     async def _make(self, spec: ConsumerSpec) -> bool:
-        """Make a consumer if it is not there, and return whether it is. Tell once why it cannot be made. Raises FATAL
-        errors only."""
+        """Make a consumer if it is not there, and return whether it is. Tell once why it cannot be made. One that
+        somebody made otherwise stops its task, and nothing else. Raises ConnectionLost and PermissionDenied only."""
         try:
             await ensure_consumer(self._connection, spec)
-        except FATAL:
+        except (ConnectionLost, PermissionDenied):
             raise
         except StreamError as error:
-            if self._unmade.get(spec.name) != str(error):
-                log.warning("executor.no_consumer", extra=fields(consumer=spec.name, error=str(error)))
-            self._unmade[spec.name] = str(error)
+            why = "; ".join(error.differences) if isinstance(error, TopologyMismatch) else str(error)
+            if self._unmade.get(spec.name) != why:
+                log.warning("executor.no_consumer", extra=fields(consumer=spec.name, error=why))
+            self._unmade[spec.name] = why
             return False
         if self._unmade.pop(spec.name, ""):
             log.info("executor.has_consumer", extra=fields(consumer=spec.name))
@@ -238,8 +255,12 @@ class Executor:
             await self._are_missing.wait()
             self._are_missing = anyio.Event()
             while self._missing:
-                await self._make(self._missing.pop())
-            await anyio.sleep(MISSING_S)
+                for spec in tuple(self._missing):
+                    if await self._make(spec):
+                        self._missing.discard(spec)
+                    elif spec not in self._missing:  # nobody wants it any more
+                        self._unmade.pop(spec.name, None)
+                await anyio.sleep(MISSING_S)
 
     async def _keep_shares(self) -> None:
         """Look after the parts of all served tasks, until the node stops, and leave tasks that are quiet."""

@@ -16,6 +16,7 @@ Obstacle = Literal[
     "due",
     "after",
     "nobody",
+    "consumer",
     "concurrency",
     "seal",
     "turn",
@@ -31,10 +32,10 @@ STEPS = {"splitting": "split", "reducing": "reduce"}
 class BatchWhy(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Why a batch, the rest of its items, or one `item` is not running. `code` is the kind of obstacle: `over`,
     `cancelling`, `paused`, `due` (its time has not come), `after` (another batch has to end first), `nobody` (no live
-    process serves the task, or only older code), `concurrency` (as many batches of the task run as may), `seal` (the
-    split has not ended), `turn` (chunks before it are at work), `retry` (what failed waits for its next try), `slot`
-    (as many items of its key run as may), `rate` (a limit of the task) or `at_work` (nothing is in the way).
-    `until_ms`: when that ends, as far as is known."""
+    process serves the task, or only older code), `consumer` (the server gives the processes none of its work),
+    `concurrency` (as many batches of the task run as may), `seal` (the split has not ended), `turn` (chunks before it
+    are at work), `retry` (what failed waits for its next try), `slot` (as many items of its key run as may), `rate` (a
+    limit of the task) or `at_work` (nothing is in the way). `until_ms`: when that ends, as far as is known."""
 
     id: str
     task: str
@@ -54,6 +55,16 @@ class ItemPlace(NamedTuple):
     status: str = ""
     info: str = ""
     full: str = ""
+
+
+class NoConsumer(NamedTuple):
+    """Why no process gets a task's splits and reduces from the server, and why none gets its chunks. Empty: one may."""
+
+    steps: str = ""
+    chunks: str = ""
+
+
+ALL_THERE = NoConsumer()
 
 
 class Limits(Protocol):
@@ -86,11 +97,12 @@ def why(
     last_start_ms: int,
     now_ms: int,
     before: str = "",
+    missing: NoConsumer = ALL_THERE,
 ) -> BatchWhy:
     """Return what is in the way of an instance. `waits_for`: why no live node may work on it, empty if one may.
-    `running`: how many instances of its task have begun and are not over. `last_start_ms`: when the last one began.
-    `before`: how far the instance is for which it waits."""
-    code, reason, until_ms = _obstacle(record, limits, waits_for, running, last_start_ms, now_ms, before)
+    `running`: how many instances of its task hold a place of those that may run. `last_start_ms`: when the last one
+    began. `before`: how far the instance is for which it waits."""
+    code, reason, until_ms = _obstacle(record, limits, waits_for, running, last_start_ms, now_ms, before, missing)
     return BatchWhy(
         id=record.instance_id,
         task=record.task,
@@ -101,20 +113,35 @@ def why(
     )
 
 
-def why_item(batch: BatchWhy, record: Instance, limits: Limits, index: int, place: ItemPlace, now_ms: int) -> BatchWhy:
+def why_item(
+    batch: BatchWhy,
+    record: Instance,
+    limits: Limits,
+    index: int,
+    place: ItemPlace,
+    now_ms: int,
+    *,
+    missing: NoConsumer = ALL_THERE,
+) -> BatchWhy:
     """Return what is in the way of an item. `batch`: what is in the way of its batch."""
-    code, reason, until_ms = _item_obstacle(batch, record, limits, index, place, now_ms)
+    code, reason, until_ms = _item_obstacle(batch, record, limits, index, place, now_ms, missing)
     return BatchWhy(
         id=batch.id, task=batch.task, state=batch.state, code=code, reason=reason, until_ms=until_ms, item=index
     )
 
 
 def _item_obstacle(
-    batch: BatchWhy, record: Instance, limits: Limits, index: int, place: ItemPlace, now_ms: int
+    batch: BatchWhy,
+    record: Instance,
+    limits: Limits,
+    index: int,
+    place: ItemPlace,
+    now_ms: int,
+    missing: NoConsumer,
 ) -> tuple[Obstacle, str, int]:
     if place.status not in ("", "again"):
         return "over", f"it has ended: {place.status}{place.info and f', {place.info}'}", 0
-    if record.state == "pending" or batch.code in ("over", "cancelling", "paused", "nobody"):
+    if record.state == "pending" or batch.code in ("over", "cancelling", "paused", "nobody", "consumer"):
         return batch.code, batch.reason, batch.until_ms
     if place.chunk is None:
         return (
@@ -128,6 +155,8 @@ def _item_obstacle(
     [until_ms] = [each.not_before_ms for each in record.open if each.chunk == place.chunk] or [0]
     if place.status == "again" and until_ms > now_ms:
         return "retry", f"it failed and waits for its next try{place.info and f': {place.info}'}", until_ms
+    if is_released and missing.chunks:
+        return _no_consumer("chunks", missing.chunks)
     if place.full:
         return "slot", place.full, until_ms if until_ms > now_ms else 0
     left = (known_items(record) or index + 1) - record.counts.ended
@@ -142,7 +171,14 @@ def _item_obstacle(
 
 
 def _obstacle(
-    record: Instance, limits: Limits, waits_for: str, running: int, last_start_ms: int, now_ms: int, before: str
+    record: Instance,
+    limits: Limits,
+    waits_for: str,
+    running: int,
+    last_start_ms: int,
+    now_ms: int,
+    before: str,
+    missing: NoConsumer,
 ) -> tuple[Obstacle, str, int]:
     if record.state in FINAL:
         return "over", f"it is over: {record.state}{record.reason and f', {record.reason}'}", 0
@@ -160,16 +196,24 @@ def _obstacle(
     if record.state != "running" and record.step_not_before_ms > now_ms:
         why = f"its {STEPS[record.state]} failed and waits for its next try: {record.reason}"
         return "retry", why, record.step_not_before_ms
+    if record.state != "running" and missing.steps:
+        return _no_consumer("splits and reduces", missing.steps)
     if record.state != "running":
         return "at_work", f"it is {record.state}, by one process; `penstock batch show` has its progress", 0
     left = (known_items(record) or 0) - record.counts.ended
     not_before_ms = min((chunk.not_before_ms for chunk in record.open), default=0)
     if not_before_ms > now_ms:
         return "retry", "items that failed wait for their next try", not_before_ms
+    if missing.chunks:
+        return _no_consumer("chunks", missing.chunks)
     if limits.item_rate and left > 0:
         until_ms = now_ms + math.ceil(1000 * left / limits.item_rate)
         return "rate", f"{left} items are left, and {limits.item_rate:g} a second are run", until_ms
     return "at_work", f"its items are run, {record.counts.ended} have ended", 0
+
+
+def _no_consumer(work: str, why: str) -> tuple[Obstacle, str, int]:
+    return "consumer", f"its processes get no {work} of its task from the server, and try again and again: {why}", 0
 
 
 def _begin(limits: Limits, running: int, last_start_ms: int, now_ms: int) -> tuple[Obstacle, str, int]:

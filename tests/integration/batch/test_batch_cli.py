@@ -2,17 +2,23 @@
 
 import logging
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from pathlib import Path
 
 import anyio
 import anyio.lowlevel
 import pytest
+from msgspec.structs import replace
 
 from penstock.admin.records import Records
 from penstock.node.session import Session
 from streams.connection import Connection
+from streams.errors import Refused
 from streams.publisher import Publisher
+from streams.specs import batch_consumers
+from streams.topology import ensure_consumer
 from tests.support.batch_node import UNSERVED, BatchNode
+from tests.support.batches import LONG_S
 from tests.support.cli import CommandLine
 
 
@@ -102,6 +108,27 @@ async def test_an_input_alone_is_handed_in_and_steered(penstock: CommandLine) ->
     ended = await penstock("batch", "show", "cli-2", "--watch")
     assert (ended.code, "cancelled" in ended.out) == (1, True)
     assert "cli-2: deleted, it was cancelled" in (await penstock("batch", "delete", "cli-2")).ok().out
+
+
+async def test_why_names_the_consumer_that_the_server_refuses(penstock: CommandLine, link: Connection) -> None:
+    """Somebody looks at the splits of the task by a consumer of his own."""
+    steps, _ = batch_consumers(link.namespace, "count")
+    look = replace(steps, name="look", about="a look", idle_s=0.0)
+    with anyio.fail_after(LONG_S):
+        while True:
+            with suppress(Refused):  # the node makes its own again at once, and not so soon a second time
+                await link.api(f"CONSUMER.DELETE.{steps.stream}.{steps.name}")
+            with suppress(Refused):
+                await ensure_consumer(link, look)
+                break
+        (await penstock("batch", "submit", "--task", "count", "--input", '{"n": 1}', "--id", "cli-refused")).ok()
+        while "get no splits" not in (why := (await penstock("why", "cli-refused")).ok().out):
+            await anyio.lowlevel.checkpoint()
+        assert why.startswith("batch cli-refused is splitting: its processes get no splits and reduces of its task")
+        assert "filtered consumer not unique" in why
+        await link.api(f"CONSUMER.DELETE.{look.stream}.{look.name}")
+        while "it is over: done" not in (await penstock("why", "cli-refused")).ok().out:
+            await anyio.lowlevel.checkpoint()
 
 
 async def test_a_batch_is_handed_in_for_later_and_after_another(penstock: CommandLine) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 import anyio
 import anyio.lowlevel
@@ -10,6 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 import penstock
+from actors.batch.rules.obstacles import BatchWhy
 from actors.batch.rules.record import Instance
 from penstock.sdk.batches import task_handlers
 from streams.backlog import consumer_states, consumers_pending
@@ -18,9 +20,9 @@ from streams.connection import Connection
 from streams.errors import Refused
 from streams.log import count_of
 from streams.publisher import Outgoing, Publisher
-from streams.specs import ConsumerSpec, batch_consumers
-from streams.topology import ensure_consumer
-from tests.support.batches import LONG_S, plant
+from streams.specs import ConsumerSpec, batch_consumers, wanted
+from streams.topology import apply, ensure_consumer
+from tests.support.batches import LONG_S, Plant, plant
 
 TASKS = ("idle-a", "idle-b")
 may_end: list[anyio.Event] = []
@@ -139,7 +141,53 @@ async def test_what_keeps_a_task_from_its_consumers_is_told_until_it_is_gone(
         await until(is_looking)
         waits = await node.submit("idle-a")
         await until(is_told)
+        told = await until_why(node, waits.instance_id, "consumer")
+        assert "splits and reduces" in told.reason
+        assert "unique" in told.reason
         await connection.api(f"CONSUMER.DELETE.{look.stream}.{look.name}")
+        assert (await node.until(waits.instance_id, "done")).counts == Counts(succeeded=1)
+
+
+async def until_why(node: Plant, instance_id: str, code: str, item: int | None = None) -> BatchWhy:
+    with anyio.fail_after(LONG_S):
+        while (told := await node.desk.why(instance_id, item)).code != code:
+            await anyio.lowlevel.checkpoint()
+    return told
+
+
+async def test_chunks_that_no_node_gets_are_not_told_to_be_at_work(connection: Connection) -> None:
+    _, maps = batch_consumers(connection.namespace, "idle-a")
+    look = replace(maps, name="look", about="a look")
+    async with plant(connection, TASKS) as node, plant(connection, TASKS, name="n2") as other:
+        assert (await node.run("idle-a")).state == "done"
+
+        async def is_looking() -> bool:
+            with suppress(Refused):
+                await connection.api(f"CONSUMER.DELETE.{maps.stream}.{maps.name}")
+            try:
+                await ensure_consumer(connection, look)
+            except Refused:
+                return False
+            return True
+
+        await until(is_looking)
+        waits = await node.submit("idle-a")
+        told = [await until_why(each, waits.instance_id, "consumer") for each in (node, other)]
+        told.append(await until_why(other, waits.instance_id, "consumer", item=0))
+        assert all("chunks" in each.reason and "unique" in each.reason for each in told)
+        await connection.api(f"CONSUMER.DELETE.{look.stream}.{look.name}")
+        assert (await node.until(waits.instance_id, "done")).counts == Counts(succeeded=1)
+
+
+async def test_a_consumer_that_somebody_made_otherwise_stops_its_task_alone(connection: Connection) -> None:
+    await apply(connection, wanted(connection.namespace, profile="fast"))
+    steps, _ = batch_consumers(connection.namespace, "idle-a")
+    await ensure_consumer(connection, replace(steps, max_ack_pending=7))
+    async with plant(connection, TASKS) as node:
+        waits = await node.submit("idle-a")
+        assert (await node.run("idle-b")).state == "done"
+        assert "consumer rm" in (await until_why(node, waits.instance_id, "consumer")).reason
+        await connection.api(f"CONSUMER.DELETE.{steps.stream}.{steps.name}")
         assert (await node.until(waits.instance_id, "done")).counts == Counts(succeeded=1)
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from actors.batch.rules.obstacles import BatchWhy, ItemPlace, why, why_item
+from actors.batch.rules.obstacles import ALL_THERE, BatchWhy, ItemPlace, NoConsumer, why, why_item
 from actors.batch.rules.record import Instance, OpenChunk, Seal
 from actors.batch.tasks import TaskLimits
 from streams.batch_messages import Counts
@@ -14,7 +14,12 @@ SEAL = Seal(fence=1, chunks=2, items=100, digest="")
 
 
 def of(
-    waits_for: str = "", running: int = 0, last_start_ms: int = 0, limits: TaskLimits | None = None, **given: Any
+    waits_for: str = "",
+    running: int = 0,
+    last_start_ms: int = 0,
+    limits: TaskLimits | None = None,
+    missing: NoConsumer = ALL_THERE,
+    **given: Any,
 ) -> BatchWhy:
     record = Instance(instance_id="b1", task="mail", created_ms=1, **given)
     return why(
@@ -24,9 +29,11 @@ def of(
         running=running,
         last_start_ms=last_start_ms,
         now_ms=NOW_MS,
+        missing=missing,
     )
 
 
+NO_STEPS, NO_CHUNKS = NoConsumer(steps="not unique"), NoConsumer(chunks="not unique")
 AT_WORK: dict[str, Any] = {"state": "running", "seal": SEAL, "counts": Counts(succeeded=40)}
 
 
@@ -43,7 +50,13 @@ AT_WORK: dict[str, Any] = {"state": "running", "seal": SEAL, "counts": Counts(su
         (of(limits=TaskLimits(main_rate=0.5), last_start_ms=NOW_MS - 500), "pending", "rate", "0.5 batches"),
         (of(limits=TaskLimits(main_rate=0.5), last_start_ms=NOW_MS - 2_000), "pending", "at_work", "its turn"),
         (of(state="splitting"), "splitting", "at_work", "splitting, by one process"),
+        (of(state="splitting", missing=NO_STEPS), "splitting", "consumer", "no splits and reduces of its task"),
+        (of(state="splitting", missing=NO_CHUNKS), "splitting", "at_work", "splitting, by one process"),
+        (of(missing=NO_STEPS), "pending", "at_work", "its turn"),
         (of(**AT_WORK), "running", "at_work", "40 have ended"),
+        (of(**AT_WORK, missing=NO_STEPS), "running", "at_work", "40 have ended"),
+        (of(**AT_WORK, missing=NO_CHUNKS), "running", "consumer", "no chunks of its task from the server"),
+        (of(**AT_WORK, missing=NO_CHUNKS, limits=TaskLimits(item_rate=20.0)), "running", "consumer", "not unique"),
         (of(**AT_WORK, limits=TaskLimits(item_rate=20.0)), "running", "rate", "60 items are left, and 20 a second"),
     ],
 )
@@ -63,9 +76,16 @@ def test_the_end_of_an_obstacle_is_told_where_it_is_known() -> None:
     assert of(**AT_WORK, open=(OpenChunk(chunk=0, round=1), *waits)).code == "at_work"
 
 
-def item(place: ItemPlace, *, index: int = 50, limits: TaskLimits | None = None, **given: Any) -> BatchWhy:
-    record = Instance(instance_id="b1", task="mail", created_ms=1, **given)
-    return why_item(of(limits=limits, **given), record, limits or TaskLimits(), index, place, NOW_MS)
+def item(
+    place: ItemPlace,
+    *,
+    index: int = 50,
+    limits: TaskLimits | None = None,
+    missing: NoConsumer = ALL_THERE,
+    **given: Any,
+) -> BatchWhy:
+    record, batch = Instance(instance_id="b1", task="mail", created_ms=1, **given), of(limits=limits, **given)
+    return why_item(batch, record, limits or TaskLimits(), index, place, NOW_MS, missing=missing)
 
 
 HERE = ItemPlace(chunk=1)
@@ -88,6 +108,9 @@ LATER: dict[str, Any] = {**RUNNING, "open": (OpenChunk(chunk=1, round=2, not_bef
         (item(HERE, limits=TaskLimits(item_rate=2.0), **RUNNING), "rate", "one of about 11", NOW_MS + 5_500),
         (item(HERE, index=3, limits=TaskLimits(item_rate=2.0), **RUNNING), "rate", "one of about 1 that", NOW_MS + 500),
         (item(HERE, **RUNNING), "at_work", "has its chunk", 0),
+        (item(HERE, **RUNNING, missing=NO_CHUNKS), "consumer", "not unique", 0),
+        (item(HERE._replace(status="ok"), **RUNNING, missing=NO_CHUNKS), "over", "ok", 0),
+        (item(HERE._replace(status="again"), **LATER, missing=NO_CHUNKS), "retry", "next try", NOW_MS + 9),
     ],
 )
 def test_one_thing_is_in_the_way_of_an_item(told: BatchWhy, code: str, reason: str, until_ms: int) -> None:

@@ -4,7 +4,12 @@ import itertools
 
 import pytest
 
+from actors.batch.rules.obstacles import NoConsumer
 from actors.batch.rules.versions import is_older, newest
+from actors.batch.versions import missing_consumers
+from actors.runtime.membership import NodeRecord
+from streams.specs import batch_consumers
+from streams.subjects import Namespace
 
 ORDER = ["", "beta", "1.rc2", "1", "1.9", "1.10", "1.10.1", "2", "2025-12-01", "2026-01-01"]
 
@@ -23,3 +28,17 @@ def test_the_same_is_not_older(one: str, other: str) -> None:
 def test_the_newest_of_some() -> None:
     assert newest(["1.9", "1.10", ""]) == "1.10"
     assert newest([]) is None
+
+
+def test_work_is_missing_only_if_every_node_that_serves_the_task_gets_none() -> None:
+    namespace = Namespace("penstock")
+    _, chunks = batch_consumers(namespace, "mail")
+
+    def missing(*unmade: dict[str, str]) -> NoConsumer:
+        serving = [NodeRecord(node=f"n{at}", run="r", tasks=("mail",), unmade=each) for at, each in enumerate(unmade)]
+        others = [NodeRecord(node="other", run="r", tasks=("post",))]
+        return missing_consumers([*serving, *others], namespace, "mail")
+
+    assert missing() == NoConsumer()
+    assert missing({chunks.name: "not unique"}, {}) == NoConsumer()
+    assert missing({chunks.name: "not unique"}, {chunks.name: "no"}) == NoConsumer(chunks="not unique")
