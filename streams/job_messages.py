@@ -24,7 +24,9 @@ Outcome = Literal["finished", "buried", "expired", "deleted", "dropped", "cancel
 """How a job ended. `dropped`: it was not run, because its key had no free slot. `cancelled`: its call was, for a newer
 one of its key."""
 Past = tuple[str, int]
-"""The nonce of an add whose job is over, and until when it must be known (milliseconds of the server's clock)."""
+"""The nonce of an add whose job is over, or the mark of a delete, a finish or a kick, and until when it must be known
+(milliseconds of the server's clock)."""
+NO_MARK: Past = ("", 0)
 OnSame = Literal["keep", "replace", "error"]
 
 LONGEST_ID = 255

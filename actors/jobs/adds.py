@@ -18,7 +18,16 @@ import anyio
 from msgspec.structs import replace
 
 from actors.jobs.reads import Found, JobReads
-from actors.jobs.rules.job_rules import TRACE_MS, add_of, had_another_body, has_made, is_in_past, on_same_id, past_of
+from actors.jobs.rules.job_rules import (
+    MOST_PAST,
+    TRACE_MS,
+    add_of,
+    had_another_body,
+    has_made,
+    is_in_past,
+    on_same_id,
+    past_of,
+)
 from actors.jobs.stream import LOOKED_MS, NEAR_MS, PAUSES_S, SOON_MS, JobStream, TakenBack
 from actors.runtime.failpoints import reach
 from actors.runtime.supervisor import one_error
@@ -276,7 +285,8 @@ class JobAdds:
         stored and taken back. The server knows the message id of each."""
         now_ms = self._jobs.clock.now_ms()
         if found is not None and found.known is not None:
-            job = replace(job, past=past_of(found.known, now_ms=now_ms))
+            past = dict((*job.past, *past_of(found.known, now_ms=now_ms)))
+            job = replace(job, past=tuple(past.items())[:MOST_PAST])
         is_ready = found is not None and found.state == "ready"
         if is_ready:
             job = replace(job, due_ms=max(job.due_ms, now_ms + SOON_MS))

@@ -188,7 +188,7 @@ class JobDesk:
         keep no receipt: it ends any client's hold, whose own finish is `stale` then. `nonce`: the same in each repeat
         of this finish, which ends no later job."""
         self._check()
-        mark, trace_ms = _finish_of(job_id, nonce), _trace_ms(nonce)
+        mark, trace_ms = _mark("", job_id, nonce=nonce), _trace_ms(nonce)
         found = [each for each in await self._found(None, job_id) if is_allowed(each.topic)]
         if any(each.known is not None and is_in_past(each.known, mark) for each in found):
             return JobReply(code="ok", reason=FINISHED_BEFORE, id=job_id)
@@ -214,7 +214,7 @@ class JobDesk:
         known. `nonce`: the same in each repeat of this delete. One of the caller's own is known for a day. Raises
         BadJob."""
         self._check()
-        mark, trace_ms = named_nonce(job_id, nonce) if nonce else "", _trace_ms(nonce)
+        mark, trace_ms = _mark(job_id, nonce=nonce), _trace_ms(nonce)
         found = [each for each in await self._found(topic, job_id) if is_allowed(each.topic)]
         was: State | None = None
         with unknown_once(lambda: was is not None, job_id):
@@ -230,16 +230,18 @@ class JobDesk:
             return JobReply(code="not_found", reason=OVER if is_over else NO_SUCH_JOB, id=job_id)
         return JobReply(code="ok", reason=f"it was {was}", id=job_id)
 
-    async def kick(self, topic: str, job_id: str | None = None, *, most: int = 1) -> int:
+    async def kick(self, topic: str, job_id: str | None = None, *, most: int = 1, nonce: str = "") -> int:
         """Make a job ready now: the one of this id, if it is delayed or buried. Without an id make up to `most` of a
         topic ready: the buried ones, or if there are none the delayed ones, in the order in which they came there.
-        Return how many. Raises BadJob."""
+        Return how many. `nonce`: the same in each repeat of a kick by id, which makes no later job ready. Raises
+        BadJob."""
         check_topic(topic)
         check_range("most", most, 1, MOST_JOBS)
         self._check()
         if job_id is not None:
-            is_kicked = await self._store.kick_delayed(topic, check_id(job_id))
-            return int(is_kicked or await self._replay.kick_one(topic, job_id))
+            mark = _mark("", "", check_id(job_id), nonce=nonce), self._clock.now_ms() + _trace_ms(nonce)
+            is_kicked = await self._store.kick_delayed(topic, job_id, mark)
+            return int(is_kicked or await self._replay.kick_one(topic, job_id, mark))
         return await self._replay.kick(topic, most) or await self._kick_delayed(topic, most)
 
     async def _kick_delayed(self, topic: str, most: int) -> int:
@@ -390,9 +392,10 @@ class JobDesk:
         return () if found is None else (found,)
 
 
-def _finish_of(job_id: str, nonce: str) -> str:
-    """Return the mark of a finish by the id. No add and no delete has the same one, since no topic is empty."""
-    return named_nonce("", job_id, nonce) if nonce else ""
+def _mark(*names: str, nonce: str) -> str:
+    """Return the mark of a delete, a finish or a kick by the id. Each has another number of names, and no add has the
+    same mark, since no topic is empty."""
+    return named_nonce(*names, nonce) if nonce else ""
 
 
 def _trace_ms(nonce: str) -> int:

@@ -12,11 +12,21 @@ import anyio
 from msgspec.structs import replace
 
 from actors.jobs.reads import Found, JobReads, found_of
-from actors.jobs.rules.job_rules import MOST_PAST, TRACE_MS, is_in_past, kept_s, past_of
+from actors.jobs.rules.job_rules import TRACE_MS, is_in_past, kept_s, marked, past_of
 from actors.jobs.stream import PAUSES_S, JobStream
 from actors.runtime.failpoints import reach
 from streams.errors import RevisionConflict, unknown_once
-from streams.job_messages import DELAYED_TOKENS, FREE_TOKEN, RESERVED_TOKENS, JobDone, JobRecord, State, encode_job
+from streams.job_messages import (
+    DELAYED_TOKENS,
+    FREE_TOKEN,
+    NO_MARK,
+    RESERVED_TOKENS,
+    JobDone,
+    JobRecord,
+    Past,
+    State,
+    encode_job,
+)
 from streams.log import purge_subject, read_log
 from streams.moves import Move
 from streams.subjects import token_of
@@ -66,21 +76,24 @@ class JobRemovals:
                 outcome, was = seq, found.state if seq.is_after_retry else was
             raise outcome
 
-    async def kick_delayed(self, topic: str, job_id: str) -> bool:
-        """Make a delayed job ready now. Return False if there is none. Raises as `delete`."""
+    async def kick_delayed(self, topic: str, job_id: str, mark: Past = NO_MARK) -> bool:
+        """Make a delayed job ready now. Return False if there is none. `mark`: the same in each repeat of this kick,
+        known until its time, which makes no later job ready. Raises as `delete`."""
         outcome = RevisionConflict("it keeps moving; kick it again", subject=job_id)
         is_doubtful = False  # a try of ours may have done it
         with unknown_once(lambda: is_doubtful, job_id, "perhaps done"):
             for pause_s in PAUSES_S:
                 await anyio.sleep(pause_s)
                 found = await self._reads.find_key(topic, token_of(job_id))
+                if found and found.known and is_in_past(found.known, mark[0]):
+                    return True
                 if found is None or found.state != "delayed" or found.job is None:
                     if is_doubtful:
                         break
                     return False
                 if self._reads.is_firing(found):
                     return True  # it is about to be ready
-                job = replace(found.job, due_ms=self._jobs.clock.now_ms())
+                job = replace(found.job, due_ms=self._jobs.clock.now_ms(), past=marked(found.job.past, mark))
                 seq = await self._jobs.move(self._made_ready(found, job))
                 if isinstance(seq, int):
                     return True
@@ -115,9 +128,7 @@ class JobRemovals:
 
     def _deletion(self, found: Found, nonce: str, trace_ms: int) -> Move:
         topic, key, now_ms = found.topic, found.key, self._jobs.clock.now_ms()
-        past = past_of(found.known, now_ms=now_ms) if found.known else ()
-        if nonce:
-            past = ((nonce, now_ms + trace_ms), *past)[:MOST_PAST]
+        past = marked(past_of(found.known, now_ms=now_ms) if found.known else (), (nonce, now_ms + trace_ms))
         first_ms = found.job.first_ms if found.job else 0
         record = JobDone(topic=topic, id=found.id, finished_ms=now_ms, outcome="deleted", past=past, first_ms=first_ms)
         return Move(

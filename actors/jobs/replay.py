@@ -10,14 +10,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from actors.jobs.adds import Clash, Stored
 from actors.jobs.dead_letters import ENGINE, job_again, job_of
+from actors.jobs.rules.job_rules import marked
 from actors.jobs.store import JobStore
 from streams.clock import Clock
 from streams.connection import Connection
 from streams.errors import MalformedMessage, OutcomeUnknown, StreamError, unknown_once
 from streams.fetch_messages import decode_dead_letter
-from streams.job_messages import JobRecord
+from streams.job_messages import NO_MARK, JobRecord, Past
 from streams.log import LogEntry, delete_entry, extent_of, last_entry, read_log
 from streams.subjects import token_of
 
@@ -62,17 +65,17 @@ class JobReplay:
             kicked += await self._kick(page[: most - kicked])
         return kicked
 
-    async def kick_one(self, topic: str, job_id: str) -> bool:
-        """Send the last dead letter of a job again. Return False if there is none, or another job has its id. Raises as
-        `kick`."""
+    async def kick_one(self, topic: str, job_id: str, mark: Past = NO_MARK) -> bool:
+        """Send the last dead letter of a job again. Return False if there is none, or another job has its id. `mark`:
+        of this kick, which the job keeps. Raises as `kick`."""
         subject = self._namespace.dead(ENGINE, topic, token_of(job_id))
         entry = await last_entry(self._connection, self._stream, subject)
-        return entry is not None and await self._kick([entry]) > 0
+        return entry is not None and await self._kick([entry], mark) > 0
 
-    async def _kick(self, entries: Sequence[LogEntry]) -> int:
+    async def _kick(self, entries: Sequence[LogEntry], mark: Past = NO_MARK) -> int:
         """Send dead letters again. Return how many are sent. Raises the error of one whose job could not be stored,
         OutcomeUnknown if others are sent."""
-        replayed = await self.send_again(entries)
+        replayed = await self.send_again(entries, mark)
         kicked = sum(again.is_done for again in replayed)
         errors = [again.error for again in replayed if again.error is not None]
         if errors:
@@ -80,7 +83,7 @@ class JobReplay:
                 raise next((error for error in errors if isinstance(error, OutcomeUnknown)), errors[0])
         return kicked
 
-    async def send_again(self, entries: Sequence[LogEntry]) -> list[ReplayedJob]:
+    async def send_again(self, entries: Sequence[LogEntry], mark: Past = NO_MARK) -> list[ReplayedJob]:
         """Store the job of each dead letter anew, then remove the dead letter. The ones that cannot be sent stay, with
         the reason.
         Raises Disconnected, OutcomeUnknown, NoStream. A repeat is harmless."""
@@ -88,7 +91,8 @@ class JobReplay:
         for entry in entries:
             try:
                 job = job_of(decode_dead_letter(entry.payload))
-                jobs.append((entry.seq, job_again(job, letter_seq=entry.seq, now_ms=now_ms)))
+                job = job_again(job, letter_seq=entry.seq, now_ms=now_ms)
+                jobs.append((entry.seq, replace(job, past=marked(job.past, mark))))
             except MalformedMessage as error:
                 replayed[entry.seq] = ReplayedJob(
                     entry.seq, entry.subject.rpartition(".")[2], False, f"holds no job: {error}"

@@ -29,7 +29,6 @@ from actors.jobs.reads import Found, JobReads
 from actors.jobs.rules.job_receipt import JobReceipt, hold_of
 from actors.jobs.rules.job_rules import (
     FORGOTTEN_MS,
-    MOST_PAST,
     RESERVED_SLACK_MS,
     STALE_AFTER_MS,
     TRACE_MS,
@@ -39,6 +38,7 @@ from actors.jobs.rules.job_rules import (
     given_back,
     kept_s,
     left_early,
+    marked,
     noted,
     past_of,
 )
@@ -297,9 +297,7 @@ class JobReservations:
 
     def _finish_by(self, remember_s: int, nonce: str = "", trace_ms: int = 0) -> _Decide:
         def finish(found: Found, job: JobRecord, receipt: JobReceipt, at_ms: int) -> Move:
-            past = past_of(job, now_ms=at_ms, remember_s=remember_s)
-            if nonce:
-                past = ((nonce, at_ms + trace_ms), *past)[:MOST_PAST]
+            past = marked(past_of(job, now_ms=at_ms, remember_s=remember_s), (nonce, at_ms + trace_ms))
             return self._end(receipt, found, at_ms, "finished", past, remember_s=remember_s, job_id=job.id)
 
         return finish

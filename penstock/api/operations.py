@@ -115,7 +115,7 @@ OPERATIONS: tuple[Operation, ...] = (
     ),
     Operation(
         "POST", J + "/{job_id}/kick", "kickJob", "Make a delayed job due now", "admin",
-        {200: jobs.JobChanged}, http_jobs.kick, problems=(400, 404, 415, 422),
+        {200: jobs.JobChanged}, http_jobs.kick, problems=(400, 404, 415, 422), takes_key=True,
         endpoint=DeskEndpoint("jobs", "kick", jobs.KickAsk, nats_jobs.kick),
     ),
     Operation(

@@ -464,7 +464,7 @@ class Jobs:
     async def kick(self, topic: str, id: str | None = None, *, most: int = 1) -> int:
         """Make the delayed job of this id due now, or up to `most` of a topic, the earliest due first. Return their
         number."""
-        ask = {"topic": topic, "most": most} if id is None else {"topic": topic, "id": id}
+        ask = {"topic": topic, "most": most} if id is None else {"topic": topic, "id": id, "nonce": fresh_nonce()}
         return decode((await self._service.request("kick", encode(ask))).payload, Kicked).kicked
 
     async def list(self, topic: str, state: State = "delayed", *, page: int = 100) -> AsyncIterator[Listed]:

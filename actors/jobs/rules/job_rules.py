@@ -250,6 +250,11 @@ def past_of(job: JobRecord | JobDone, *, now_ms: int, remember_s: int = 0) -> tu
     return (*own, *known)[:MOST_PAST]
 
 
+def marked(past: tuple[Past, ...], mark: Past) -> tuple[Past, ...]:
+    """Return what is over, with the mark of a delete, a finish or a kick. An empty mark changes nothing."""
+    return (mark, *past)[:MOST_PAST] if mark[0] else past
+
+
 def is_same_add(job: JobRecord, found: JobRecord | JobDone) -> bool:
     """Return whether `found` is what an earlier try of the same add made, or what has come of it since."""
     return has_made(job.nonce, found) or is_in_past(found, job.nonce)
@@ -261,7 +266,7 @@ def has_made(nonce: str, found: JobRecord | JobDone) -> bool:
 
 
 def is_in_past(found: JobRecord | JobDone, nonce: str) -> bool:
-    """Return whether what had this nonce, an add or a delete, is over."""
+    """Return whether what had this nonce, an add or a mark, is over."""
     return nonce != "" and any(add_of(each) == add_of(nonce) for each, _ in found.past)
 
 

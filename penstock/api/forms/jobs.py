@@ -173,11 +173,13 @@ class Whys(Struct, frozen=True, kw_only=True):
 
 
 class KickAsk(RequestForm, frozen=True, kw_only=True):
-    """Make a delayed job due now: the one of `id`, or up to `most`, those due first."""
+    """Make a delayed job due now: the one of `id`, or up to `most`, those due first. `nonce`: the same in each repeat
+    of a kick by `id`, which makes no later job due."""
 
     topic: str
     id: str | None = None
     most: int = 1
+    nonce: str = ""
 
 
 class ListAsk(RequestForm, frozen=True, kw_only=True):

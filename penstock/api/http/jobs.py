@@ -239,7 +239,7 @@ async def kick(shared: GatewayState, call: HttpCall) -> HttpAnswer:
     """Make a delayed job due now."""
     topic, job_id = call.topic(), call.value("job_id")
     with shared.load.work("other", call.caller.key):
-        count = await shared.desk.kick(topic, job_id)
+        count = await shared.desk.kick(topic, job_id, nonce=call.key)
     return _changed(call, "kicked", topic, job_id, is_done=count > 0, reason=NO_SUCH_JOB)
 
 

@@ -25,7 +25,7 @@ KEY = {
     "name": "Idempotency-Key",
     "in": "header",
     "description": "a name for this call, the same in each repeat of it and in no other call: with it a repeat adds no "
-    "second job, and deletes no later one",
+    "second job, and does nothing to a later one",
     "schema": {"type": "string", "pattern": "^[!-~]+$", "maxLength": LONGEST_KEY},
 }
 REF = "#/components/schemas/{name}"

@@ -104,7 +104,7 @@ async def finish(desk: JobDesk, ask: FinishAsk, question: Question) -> object:
 
 
 async def kick(desk: JobDesk, ask: KickAsk, _question: Question) -> Kicked:
-    return Kicked(await desk.kick(ask.topic, ask.id, most=ask.most))
+    return Kicked(await desk.kick(ask.topic, ask.id, most=ask.most, nonce=ask.nonce))
 
 
 async def delete(desk: JobDesk, ask: DeleteAsk, _question: Question) -> object:

@@ -109,6 +109,16 @@ async def test_a_key_used_again_is_told_as_it_is(client: ClientSession, topic: s
         assert "this one was not added" in told["detail"]
 
 
+async def test_a_repeat_of_a_kick_with_its_key_makes_no_later_job_ready(client: ClientSession, topic: str) -> None:
+    path, later = f"/v1/topics/{topic}/jobs/1", {"id": "1", "delay_ms": 3_600_000}
+    await add(client, topic, later)
+    for key, state in (("k", "ready"), ("k", "delayed"), ("other", "ready")):
+        async with client.post(f"{path}/kick", headers={"Idempotency-Key": key}) as answer:
+            assert (answer.status, (await answer.json())["done"]) == (200, "kicked")
+        assert (await call(client, "GET", path))["state"] == state
+        await add(client, topic, {**later, "on_same": "replace"})
+
+
 @pytest.mark.parametrize("key", ["a b", "ü", "x" * 252])
 async def test_a_key_that_is_none_is_named(client: ClientSession, topic: str, key: str) -> None:
     async with client.post(f"/v1/topics/{topic}/jobs", json={}, headers={"Idempotency-Key": key}) as answer:

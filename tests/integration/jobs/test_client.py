@@ -25,7 +25,7 @@ from tests.support.desks import TOPIC, Office, lost_after, open_office, open_ser
 
 pytestmark = pytest.mark.three_servers
 
-HOUR = timedelta(hours=1)
+HOUR, HOUR_MS = timedelta(hours=1), 3_600_000
 
 
 @pytest.fixture
@@ -388,25 +388,43 @@ async def test_an_answer_that_is_lost_is_asked_for_again_and_adds_no_second_job(
     assert (await office.desk.count(TOPIC)).delayed == 3
 
 
-async def test_a_try_of_a_finish_by_id_that_comes_late_ends_no_later_job(
-    client: Client, office: Office, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def tries(client: Client, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, bytes]]:
+    """What the client sends from now on, with its payload."""
     connection = client.jobs._service.connection
-    ask, tries = connection.send_request_now, list[tuple[str, bytes]]()
+    ask, sent = connection.send_request_now, list[tuple[str, bytes]]()
 
     def note(subject: str, payload: bytes, **more: Any) -> asyncio.Future[Message]:
-        tries.append((subject, payload))
+        sent.append((subject, payload))
         return ask(subject, payload, **more)
 
-    await client.jobs.add(TOPIC, id="a")
-    await office.reserve()
     monkeypatch.setattr(connection, "send_request_now", note)
+    return sent
+
+
+async def test_a_try_of_a_finish_by_id_that_comes_late_ends_no_later_job(
+    client: Client, office: Office, tries: list[tuple[str, bytes]]
+) -> None:
+    await office.add("a")
+    await office.reserve()
     await client.jobs.finish_by_id("a")
     [late] = tries
-    await client.jobs.add(TOPIC, id="a")
+    await office.add("a")
     await office.reserve()
-    assert json.loads((await connection.request(*late, timeout_s=20)).payload)["code"] == "ok"
+    assert json.loads((await office.connection.request(*late, timeout_s=20)).payload)["code"] == "ok"
     assert await office.state("a") == "reserved"
+
+
+async def test_a_try_of_a_kick_by_id_that_comes_late_makes_no_later_job_ready(
+    client: Client, office: Office, tries: list[tuple[str, bytes]]
+) -> None:
+    await office.add("a", delay_ms=HOUR_MS)
+    assert await client.jobs.kick(TOPIC, "a") == 1
+    [late] = tries
+    await office.desk.delete(TOPIC, "a")
+    await office.add("a", delay_ms=HOUR_MS)
+    assert json.loads((await office.connection.request(*late, timeout_s=20)).payload) == {"kicked": 1}
+    assert await office.state("a") == "delayed"
 
 
 async def test_without_a_node_it_is_unavailable_within_the_time_given(server: EmbeddedServer) -> None:

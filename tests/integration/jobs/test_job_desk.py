@@ -785,6 +785,26 @@ async def test_a_kick_makes_delayed_jobs_ready(office: Office) -> None:
     assert [await office.desk.kick(TOPIC, "unheard"), await office.desk.kick("unheard")] == [0, 0]
 
 
+@pytest.mark.three_servers
+@pytest.mark.parametrize("was", ["delayed", "buried"])
+async def test_a_repeat_of_a_kick_by_id_makes_no_later_job_ready(office: Office, was: str) -> None:
+    """Its answer was lost, or a desk that stood still took up its first try now."""
+    await office.add("a", delay_ms=3_600_000 if was == "delayed" else 0)
+    if was == "buried":
+        await office.desk.bury([(await office.reserve()).receipt])
+    for _ in range(2):
+        assert await office.desk.kick(TOPIC, "a", nonce="mine") == 1
+    receipt = (await office.reserve()).receipt
+    await (office.desk.bury if was == "buried" else office.desk.finish)([receipt])
+    assert await office.desk.kick(TOPIC, "a", nonce="mine") == 1
+    assert (await office.state("a"), len(await office.dead())) == ((None, 0) if was == "delayed" else ("done", 1))
+    await office.add("a", delay_ms=3_600_000, on_same="replace")
+    assert await office.desk.kick(TOPIC, "a", nonce="mine") == 1
+    assert await office.state("a") == "delayed"
+    assert await office.desk.kick(TOPIC, "a", nonce="another") == 1
+    assert await office.state("a") == "ready"
+
+
 async def test_a_kick_goes_on_over_several_pages(office: Office) -> None:
     """A page of jobs has at most 4 MiB."""
     await office.try_add(*[f"{n}" for n in range(25)], body="x" * 200_000, delay_ms=3_600_000)
