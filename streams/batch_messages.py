@@ -63,7 +63,8 @@ class ChunkResult(Struct, frozen=True, kw_only=True, omit_defaults=True):
     and returned nothing. `counts` and `again` count the items of `ran`. `attempt`: the highest one that an item of
     `again` has had in this pass. `redone`: how these items had ended in an earlier pass. `left`: items that had not
     begun when their node stopped, or for which there was no slot, and that the next round runs, `left_ms` later.
-    `is_gone`: the chunk no longer existed, and its items without an end get none."""
+    `is_gone`: the chunk no longer existed, and its items without an end get none. `created_ms`: of the instance. 0: an
+    earlier version wrote the result."""
 
     chunk: int
     round: int
@@ -78,6 +79,7 @@ class ChunkResult(Struct, frozen=True, kw_only=True, omit_defaults=True):
     left: int = 0
     left_ms: int = 0
     is_gone: bool = False
+    created_ms: int = 0
 
 
 class Pointer(Struct, frozen=True, kw_only=True, omit_defaults=True):

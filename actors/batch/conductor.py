@@ -247,7 +247,7 @@ class Conductor:
     async def _results(self, record: Instance) -> AsyncIterator[tuple[int, ChunkResult]]:
         count = 0
         if record.open:
-            async for seq, result in self._items.results_after(record.instance_id, record.counted_seq):
+            async for seq, result in self._items.results_after(record, record.counted_seq):
                 yield seq, result
                 count += 1
                 if count == COUNTED:
@@ -302,7 +302,7 @@ class Conductor:
                 ends = cancelled(indexes, begun)
                 place, by = (each.chunk, each.round), self._members.name
                 result = result_of(chunk, *place, ends, earlier, by, is_rows=task.is_sheet)
-            await self._items.add_result(record.instance_id, result)
+            await self._items.add_result(record, result)
 
     async def _closed(self, record: Instance, each: OpenChunk, indexes: Sequence[int]) -> list[int]:
         """Return the indexes of a round that were begun. Its executor begins no others from now on."""

@@ -156,6 +156,7 @@ class BatchDesk:
             after=new.after,
             after_created_ms=before.created_ms if before is not None else 0,
             after_state=new.after_state,
+            step_fence=now_ms if new.id else 0,  # what an earlier one of this id still writes stands under others
         )
         return self._view(await self._create(record))
 
@@ -322,7 +323,7 @@ class BatchDesk:
         return ItemPlace()
 
     async def _place_in(self, record: Instance, number: int, chunk: Chunk, index: int) -> ItemPlace:
-        results = await self._items.results(record.instance_id, [number], least_seq=record.counted_seq)
+        results = await self._items.results(record, [number], least_seq=record.counted_seq)
         end = list(last_outcomes(chunk, results[number]))[index - chunk.first]
         slots, full = self._tasks.of_any(record.task).slots, ""
         if slots is not None and self._full_key is not None and (end is None or end.status == "again"):
@@ -574,7 +575,7 @@ class BatchDesk:
         chunk = await self._items.chunk(record, number)
         rest = _NOT_ENDED if record.state not in FINAL else _LOST if record.gone else _CANCELLED
         if chunk is not None:
-            found = await self._items.results(record.instance_id, [number], least_seq=record.counted_seq)
+            found = await self._items.results(record, [number], least_seq=record.counted_seq)
             for pair in _views(chunk, found[number], rest, is_rows=is_rows):
                 yield pair
         else:

@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Sequence
 from typing import NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from actors.batch.rules.record import Instance, earlier_rounds, fence_of, made_so_far
 from actors.batch.rules.rounds import missing_round
@@ -105,7 +106,7 @@ class BatchItems:
             first = before.first + len(before.items)
         for start in range(number, made.chunks, PAGE):
             numbers = range(start, min(start + PAGE, made.chunks))
-            found = await self.results(record.instance_id, numbers, least_seq=record.counted_seq)
+            found = await self.results(record, numbers, least_seq=record.counted_seq)
             for at, chunk in zip(numbers, await self.chunks(record, numbers), strict=True):
                 if chunk is not None:
                     return Gap(range(number, at), range(first, chunk.first), results)
@@ -113,38 +114,40 @@ class BatchItems:
         return Gap(range(number, made.chunks), range(first, made.items), results)
 
     async def results(
-        self, instance_id: str, numbers: Sequence[int], *, least_seq: int = 0
+        self, record: Instance, numbers: Sequence[int], *, least_seq: int = 0
     ) -> dict[int, list[ChunkResult]]:
         """Return the results of chunks by chunk, each in the order of their rounds. Any replica replies first. The
         leader replies if that one may not have all that is stored up to `least_seq`."""
-        patterns = [self._namespace.pattern("results", instance_id, str(number), "*") for number in numbers]
+        patterns = [self._namespace.pattern("results", record.instance_id, str(number), "*") for number in numbers]
         results: dict[int, list[ChunkResult]] = {number: [] for number in numbers}
         try:
             entries = [*(await last_entries(self._connection, self._stream, patterns, least_seq=least_seq)).values()]
         except Behind:
             entries = [entry for pattern in patterns for entry in await self._all_of_leader(pattern)]
         for entry in entries:
-            if (result := self._result(entry)) is not None:
+            if (result := self._result(entry, record)) is not None:
                 results[result.chunk].append(result)
         return {number: sorted(found, key=lambda each: each.round) for number, found in results.items()}
 
     async def rounds(self, record: Instance, chunk: int, number: int) -> list[ChunkResult] | None:
         """Return the results of a chunk in the order of their rounds. `None`: one is missing that is needed to know
         what round `number` must run."""
-        found, due = (await self.results(record.instance_id, [chunk]))[chunk], earlier_rounds(record, chunk)
+        found, due = (await self.results(record, [chunk]))[chunk], earlier_rounds(record, chunk)
         while (missing := missing_round(found, number, due)) is not None:
             subject = self._namespace.subject("results", record.instance_id, str(chunk), str(missing))
             entry = await self._of_leader(subject)
-            if entry is None or (result := self._result(entry)) is None:
+            if entry is None or (result := self._result(entry, record)) is None:
                 return None
             found.append(result)
         return sorted(found, key=lambda each: each.round)
 
-    async def add_result(self, instance_id: str, result: ChunkResult) -> bool:
+    async def add_result(self, record: Instance, result: ChunkResult) -> bool:
         """Store a result. Return False if that round of the chunk has one already: ours, of a try before, or another
-        node's. A message in its place that is no result is replaced. Raises OutcomeUnknown if another result was on its
-        way, which may be dropped with the leader of a cluster. A repeat is harmless."""
-        subject = self._namespace.subject("results", instance_id, str(result.chunk), str(result.round))
+        node's. A message in its place that is no result, or one of an earlier instance of this id, is replaced. Raises
+        OutcomeUnknown if another result was on its way, which may be dropped with the leader of a cluster. A repeat is
+        harmless."""
+        subject = self._namespace.subject("results", record.instance_id, str(result.chunk), str(result.round))
+        result = replace(result, created_ms=record.created_ms)
         expected_seq = 0
         while True:
             try:
@@ -153,7 +156,7 @@ class BatchItems:
                 entry = await self._of_leader(subject)
                 if entry is None and conflict.actual is None:
                     raise OutcomeUnknown("another result is on its way", subject=subject) from conflict
-                if entry is None or entry.seq == expected_seq or self._result(entry) is not None:
+                if entry is None or entry.seq == expected_seq or self._stands(entry, record):
                     return False
                 expected_seq = entry.seq
             else:
@@ -195,11 +198,11 @@ class BatchItems:
         subject = self._namespace.subject("begun", instance_id, str(chunk), str(number))
         return await self._writer.write(subject, msgspec.json.encode(indexes), expected=expected_seq, again=mark)
 
-    async def results_after(self, instance_id: str, seq: int) -> AsyncIterator[tuple[int, ChunkResult]]:
+    async def results_after(self, record: Instance, seq: int) -> AsyncIterator[tuple[int, ChunkResult]]:
         """Yield results stored after `seq`, with their sequences, in the order in which they were stored."""
-        pattern = self._namespace.pattern("results", instance_id, ">")
+        pattern = self._namespace.pattern("results", record.instance_id, ">")
         async for entry in read_log(self._connection, self._stream, pattern, start_seq=seq + 1, page=PAGE):
-            if (result := self._result(entry)) is not None:
+            if (result := self._result(entry, record)) is not None:
                 yield entry.seq, result
 
     async def ends(self) -> StreamEnds:
@@ -231,8 +234,20 @@ class BatchItems:
             seq = entry.seq + 1
         return found
 
-    def _result(self, entry: LogEntry) -> ChunkResult | None:
-        """Return the result at its place. `None`, and a line in the log, if it is no result, or of another place."""
+    def _result(self, entry: LogEntry, record: Instance) -> ChunkResult | None:
+        """Return the result at its place. `None`, and a line in the log, if it is no result of the instance there."""
+        result = self._readable_result(entry)
+        if result is not None and result.created_ms not in (0, record.created_ms):
+            self._log_unreadable(entry, ValueError("it is of another batch of this id"))
+            return None
+        return result
+
+    def _stands(self, entry: LogEntry, record: Instance) -> bool:
+        """Return whether a message is a result that one of the instance may not replace."""
+        result = self._readable_result(entry)
+        return result is not None and (result.created_ms == 0 or result.created_ms >= record.created_ms)
+
+    def _readable_result(self, entry: LogEntry) -> ChunkResult | None:
         try:
             result = decode_result(entry.payload)
         except MalformedMessage as error:

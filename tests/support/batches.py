@@ -83,7 +83,8 @@ class Plant:
 
     async def results(self, instance_id: str) -> list[ChunkResult]:
         """Return all results of an instance, as they stand in the log."""
-        return [result async for _, result in self.items.results_after(instance_id, 0)]
+        record = await self.record(instance_id)
+        return [result async for _, result in self.items.results_after(record, 0)]
 
 
 @asynccontextmanager

@@ -181,7 +181,7 @@ class BatchWorld:
         ends: Counter[str] = Counter()
         for first in range(0, chunks, AT_ONCE):
             numbers = range(first, min(first + AT_ONCE, chunks))
-            results = await self._items.results(record.instance_id, numbers)
+            results = await self._items.results(record, numbers)
             for number, chunk in zip(numbers, await self._items.chunks(record, numbers), strict=True):
                 assert chunk is not None, f"chunk {number} of {record.instance_id} is gone"
                 ends.update(end.status if end else "none" for end in last_outcomes(chunk, results[number]))

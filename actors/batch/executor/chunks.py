@@ -117,7 +117,7 @@ class Chunks:
         """Store a result. If it is too large for a message, leave out the longest infos of its items."""
         while True:
             try:
-                await retried(partial(self._items.add_result, record.instance_id, result))
+                await retried(partial(self._items.add_result, record, result))
             except TooLarge:
                 shorter = shortened(result)
                 if shorter is None:

@@ -262,7 +262,7 @@ class ReduceContext(_Step):
         for first in range(0, seal.chunks, AT_ONCE):
             numbers = range(first, min(first + AT_ONCE, seal.chunks))
             chunks = await self._items.chunks(self._record, numbers)
-            results = await self._items.results(self.instance_id, numbers, least_seq=self._record.counted_seq)
+            results = await self._items.results(self._record, numbers, least_seq=self._record.counted_seq)
             for number, chunk in zip(numbers, chunks, strict=True):
                 if chunk is None:
                     held += results[number]

@@ -33,20 +33,6 @@ async def test_a_reduce_waits_for_the_results_that_were_counted(
     await items.stage("mine", 1, 0, [Chunk(first=at, items=(Raw(b"1"),)) for at in (0, 1)])
     results = [ChunkResult(chunk=at, round=1, ran=((at, at + 1),)) for at in (0, 1)]
     last_seq = (await extent_of(connection, connection.namespace.stream("ITEMS"))).last_seq
-    late = results[stored:] if connection.is_clustered else []
-    for result in results[: len(results) - len(late)]:
-        await items.add_result("mine", result)
-    once = direct_get._once
-
-    async def behind(
-        connection: Connection, stream: str, request: Mapping[str, Any], try_s: float, domain: str
-    ) -> tuple[list[Message], Message]:
-        answer = await once(connection, stream, request, try_s, domain)
-        while late and ".results." in request["multi_last"][0]:
-            await items.add_result("mine", late.pop(0))
-        return answer
-
-    monkeypatch.setattr(direct_get, "_once", behind)
     seal = Seal(fence=1, chunks=2, items=2, digest="d")
     record = Instance(
         instance_id="mine",
@@ -57,6 +43,20 @@ async def test_a_reduce_waits_for_the_results_that_were_counted(
         counted_seq=last_seq + 2,
         state="reducing",
     )
+    late = results[stored:] if connection.is_clustered else []
+    for result in results[: len(results) - len(late)]:
+        await items.add_result(record, result)
+    once = direct_get._once
+
+    async def behind(
+        connection: Connection, stream: str, request: Mapping[str, Any], try_s: float, domain: str
+    ) -> tuple[list[Message], Message]:
+        answer = await once(connection, stream, request, try_s, domain)
+        while late and ".results." in request["multi_last"][0]:
+            await items.add_result(record, late.pop(0))
+        return answer
+
+    monkeypatch.setattr(direct_get, "_once", behind)
     context = ReduceContext(record, files, lambda: record, items)
     with fail_after(LONG_S):
         assert [result.status async for page in context.read() for result in page] == ["ok", "ok"]

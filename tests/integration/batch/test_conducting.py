@@ -71,7 +71,7 @@ async def test_what_goes_round_again_is_offered_when_its_time_has_come(
         await node.engine.tasks.declare(TASK)
         await node.engine.instances.create(await running(items, "mine", 1))
         await looking(connection, "mine", lambda: offered(connection))
-        await items.add_result("mine", ChunkResult(chunk=0, round=1, ran=((0, 1),), again=1))
+        await items.add_result(await node.record("mine"), ChunkResult(chunk=0, round=1, ran=((0, 1),), again=1))
         [stored_ms] = await looking(connection, "mine", again)
         [chunk] = (await node.record("mine")).open
     assert stored_ms >= chunk.not_before_ms > 0

@@ -16,6 +16,7 @@ import penstock
 from actors.batch.instances import InstanceExists, UnknownInstance
 from actors.batch.items import BatchItems
 from actors.batch.rules import rounds
+from actors.batch.rules.record import Instance
 from actors.batch.rules.refusals import BatchRefused
 from actors.batch.tasks import UnknownTask
 from streams.batch_messages import ChunkResult, Counts
@@ -284,7 +285,7 @@ async def test_the_first_result_of_a_round_counts(node: Plant) -> None:
     view = await node.run("plain", ["ok", "reject"])
     first = await node.results(view.instance_id)
     second = ChunkResult(chunk=0, round=1, by="late", ran=((0, 2),), counts=Counts(succeeded=2))
-    assert not await node.items.add_result(view.instance_id, second)
+    assert not await node.items.add_result(await node.record(view.instance_id), second)
     assert await node.results(view.instance_id) == first
     assert (await node.desk.show(view.instance_id)).counts == Counts(succeeded=1, failed=1)
 
@@ -297,7 +298,9 @@ async def test_a_result_on_its_way_is_not_taken_for_stored(node: Plant, monkeypa
 
     monkeypatch.setattr(node.items._publisher, "publish", refuse)
     with pytest.raises(OutcomeUnknown, match="on its way"):
-        await node.items.add_result("mine", ChunkResult(chunk=0, round=1, ran=((0, 1),)))
+        await node.items.add_result(
+            Instance(instance_id="mine", task="plain", created_ms=0), ChunkResult(chunk=0, round=1, ran=((0, 1),))
+        )
 
 
 async def test_an_item_that_may_not_run_twice_begins_once_and_may_end_unknown(node: Plant) -> None:

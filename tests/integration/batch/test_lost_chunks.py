@@ -120,7 +120,7 @@ async def test_what_goes_between_two_rounds_keeps_what_was_counted_before(
         chunk=0, round=1, ran=((0, 3),), others=(Outcome(1, "again"),), counts=Counts(succeeded=2), again=1
     )
     async with plant(connection, ["robbed"]) as node:
-        await node.items.add_result("mine", first)
+        await node.items.add_result(Instance(instance_id="mine", task="robbed", created_ms=0), first)
         known = {"released": 1, "open": (OpenChunk(chunk=0, round=2),), "counts": Counts(succeeded=2)}
         await sealed(node, **known)
         await remove(connection, *robbed)
@@ -174,7 +174,9 @@ async def test_the_sheet_of_a_robbed_instance_has_a_row_for_what_was_lost(
 
     async with plant(connection, ["robbed-sheet"]) as node:
         await node.run("robbed-sheet", upload=upload(), name="rows.csv", id="mine")
-        await remove(connection, "items", "mine", "1", "0")
+        seal = (await node.record("mine")).seal
+        assert seal is not None
+        await remove(connection, "items", "mine", str(seal.fence), "0")
         await node.desk.retry("mine", [0, 2])
         view = await node.until("mine", "done")
         assert (view.counts, view.passes) == (Counts(succeeded=3), 2)

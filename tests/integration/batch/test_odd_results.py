@@ -114,7 +114,7 @@ async def test_what_is_no_result_and_no_mark_is_passed_over(
         for place, payload in odd.items():
             await publisher.publish(namespace.subject(*place), payload, expected_seq=0)
         view = await node.run("gated-end", id="mine")
-        found = await node.items.results("mine", [0, 1, 7])
+        found = await node.items.results(await node.record("mine"), [0, 1, 7])
     assert view.counts == Counts(succeeded=8, unknown=4)
     assert ran == Counter([0, 1, 2, 3, 8, 9, 10, 11])
     assert {chunk: len(results) for chunk, results in found.items()} == {0: 1, 1: 1, 7: 0}

@@ -134,9 +134,9 @@ async def test_files_that_the_code_puts_there_itself_are_found_by_their_names(
     connection: Connection, publisher: Publisher
 ) -> None:
     async with plant(connection, ["writes-its-own"]) as node:
-        await node.run("writes-its-own", id="mine")
+        view = await node.run("writes-its-own", id="mine")
         assert await node.engine.uploads.sweep(0) == 0
         for name in ("one.txt", "other.txt"):
             _, parts = await node.desk.result("mine", name)
             assert b"".join([part async for part in parts]).decode() == name.removesuffix(".txt")
-        assert await stored(connection, publisher) == {"mine/result-2/one.txt", "mine/other.txt"}
+        assert await stored(connection, publisher) == {f"{view.files_at}one.txt", "mine/other.txt"}

@@ -23,11 +23,13 @@ from actors.batch.tasks import TaskRecord
 from actors.batch.views import upload_name
 from streams.batch_messages import Chunk
 from streams.clock import now_ms
-from streams.connection import Connection
+from streams.connection import Connection, connect
 from streams.files import Files
 from streams.log import last_entry
 from streams.publisher import Publisher
+from streams.server import EmbeddedServer
 from tests.support.batches import LONG_S, Plant, plant
+from tests.support.proxy import proxy
 
 
 @penstock.batch("same-id-split")
@@ -37,6 +39,8 @@ class SameIdSplit:
     began: dict[str, anyio.Event]
     may_end: dict[str, anyio.Event]
     saw: dict[str, bool]
+    has_item = anyio.Event()
+    may_run = anyio.Event()
 
     async def split(self, ctx: penstock.SplitContext) -> None:
         SameIdSplit.began[ctx.input].set()
@@ -45,7 +49,8 @@ class SameIdSplit:
         await ctx.commit(ctx.input)
 
     async def map(self, item: str) -> None:
-        pass
+        SameIdSplit.has_item.set()
+        await SameIdSplit.may_run.wait()
 
     async def reduce(self, ctx: penstock.ReduceContext) -> dict[str, Any]:
         return {"items": [result.item async for page in ctx.read() for result in page]}
@@ -55,6 +60,7 @@ def _renew() -> None:
     SameIdSplit.began = {name: anyio.Event() for name in ("old", "new")}
     SameIdSplit.may_end = {name: anyio.Event() for name in ("old", "new")}
     SameIdSplit.saw = {}
+    SameIdSplit.has_item, SameIdSplit.may_run = anyio.Event(), anyio.Event()
 
 
 async def _cancel_and_delete(node: Plant, instance_id: str) -> None:
@@ -67,6 +73,7 @@ async def test_a_split_that_ends_late_is_none_of_a_later_batch_of_its_id(
     connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _renew()
+    SameIdSplit.may_run.set()
     run, is_over = Steps.run, anyio.Event()
 
     async def watched(self: Steps, handler: TaskHandler, record: Instance, **named: Any) -> None:
@@ -89,6 +96,35 @@ async def test_a_split_that_ends_late_is_none_of_a_later_batch_of_its_id(
             SameIdSplit.may_end["new"].set()
         view = await node.until("same", "done")
     assert SameIdSplit.saw["old"], "it learns that it does not count"
+    assert view.result == {"items": ["new"]}
+
+
+async def test_items_that_an_earlier_batch_of_the_id_commits_late_do_not_run(
+    connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The later batch has its items already, and none of them has run yet."""
+    _renew()
+    stage, is_late = BatchItems.stage, anyio.Event()
+
+    async def watched(self: BatchItems, instance_id: str, *place: Any, created_ms: int = 0) -> None:
+        await stage(self, instance_id, *place, created_ms=created_ms)
+        if created_ms == first.created_ms:
+            is_late.set()
+
+    monkeypatch.setattr(BatchItems, "stage", watched)
+    async with plant(connection, ["same-id-split"]) as node:
+        with anyio.fail_after(LONG_S):
+            first = await node.submit("same-id-split", "old", id="same")
+            await SameIdSplit.began["old"].wait()
+            await _cancel_and_delete(node, "same")
+            await node.submit("same-id-split", "new", id="same")
+            await SameIdSplit.began["new"].wait()
+            SameIdSplit.may_end["new"].set()
+            await SameIdSplit.has_item.wait()
+            SameIdSplit.may_end["old"].set()
+            await is_late.wait()
+            SameIdSplit.may_run.set()
+            view = await node.until("same", "done")
     assert view.result == {"items": ["new"]}
 
 
@@ -140,6 +176,56 @@ async def test_an_item_that_ends_late_is_none_of_a_later_batch_of_its_id(
             await node.until("same", "running")
             SameIdMap.may_end.set()
         view = await node.until("same", "done")
+    assert view.result == {"ends": ["new"]}
+
+
+@penstock.batch("same-id-stalled")
+class SameIdStalled:
+    """Each of its items waits until it is let go."""
+
+    began: dict[str, anyio.Event]
+    may_end: dict[str, anyio.Event]
+
+    async def split(self, ctx: penstock.SplitContext) -> None:
+        await ctx.commit(ctx.input)
+
+    async def map(self, item: str) -> str:
+        SameIdStalled.began[item].set()
+        await SameIdStalled.may_end[item].wait()
+        return item
+
+    async def reduce(self, ctx: penstock.ReduceContext) -> dict[str, Any]:
+        return {"ends": [result.info async for page in ctx.read() for result in page]}
+
+
+async def test_a_result_that_a_lost_link_held_back_is_none_of_a_later_batch_of_its_id(
+    connection: Connection, server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its executor tries to store it until the link is back, and the id is another batch's by then."""
+    monkeypatch.setattr("actors.batch.conductor.REOFFER_MS", 50)
+    SameIdStalled.began = {name: anyio.Event() for name in ("old", "new")}
+    SameIdStalled.may_end = {name: anyio.Event() for name in ("old", "new")}
+    place = connection.namespace.subject("results", "same", "0", "1")
+    async with (
+        plant(connection, [], roles=("conductor", "desk")) as node,
+        proxy(server.port) as wire,
+        connect(wire.url, name="cut off", namespace=connection.namespace) as other,
+        plant(other, ["same-id-stalled"], name="n2", roles=("executor",)),
+    ):
+        with anyio.fail_after(LONG_S):
+            await node.submit("same-id-stalled", "old", id="same")
+            await SameIdStalled.began["old"].wait()
+            wire.refuse()
+            SameIdStalled.may_end["old"].set()
+            await _cancel_and_delete(node, "same")
+            async with plant(connection, ["same-id-stalled"], name="n3", roles=("executor",)):
+                await node.submit("same-id-stalled", "new", id="same")
+                await SameIdStalled.began["new"].wait()
+                wire.heal()
+                while await last_entry(connection, connection.namespace.stream("ITEMS"), place) is None:
+                    await anyio.lowlevel.checkpoint()
+                SameIdStalled.may_end["new"].set()
+                view = await node.until("same", "done")
     assert view.result == {"ends": ["new"]}
 
 
