@@ -43,6 +43,7 @@ class WireClient(Client):
         super().__init__()
         self._ps: WireParser = WireParser(self, self._sink_of)
         self._left: Srv | None = None
+        self._is_flush_due = False
 
     def _sink_of(self, sid: int) -> Deliver | None:
         subscription = self._subs.get(sid)
@@ -60,17 +61,27 @@ class WireClient(Client):
             self._check_room(len(frame))
         self._pending.append(frame)
         self._pending_data_size += len(frame)
+        if self._pending_data_size >= AT_ONCE and self._write():
+            return
+        if not self._is_flush_due:
+            self._is_flush_due = True
+            asyncio.get_running_loop().call_soon(self._flush)
+
+    def _flush(self) -> None:
+        """Write what waits at the end of a turn. What the socket does not take now is the library's to write."""
+        self._is_flush_due = False
         queue = self._flush_queue
-        if self._pending_data_size >= AT_ONCE and self._transport is not None and self._takes_more():
-            self._transport.write(b"".join(self._pending))
-            self._pending, self._pending_data_size = [], 0
-        elif queue is not None and queue.empty():
+        if self._pending and not self._write() and queue is not None and queue.empty():
             queue.put_nowait(asyncio.get_running_loop().create_future())
 
-    def _takes_more(self) -> bool:
-        """Return whether the socket has taken all that was written to it."""
+    def _write(self) -> bool:
+        """Write what waits if the socket has taken all that was written before. Return whether it was."""
         writer = getattr(self._transport, "_io_writer", None)
-        return self._status == Client.CONNECTED and writer is not None and not writer.transport.get_write_buffer_size()
+        if self._status != Client.CONNECTED or writer is None or writer.transport.get_write_buffer_size():
+            return False
+        writer.transport.write(b"".join(self._pending))
+        self._pending, self._pending_data_size = [], 0
+        return True
 
     @property
     def memory(self) -> str:
@@ -186,13 +197,25 @@ class WireClient(Client):
             self._transport.wait_closed = partial(_uncancelled, self._transport.wait_closed)  # type: ignore[method-assign]
 
     async def _read_loop(self) -> None:
-        """Called by the library as the reading task of each new link, after the login.
+        """Called by the library as the reading task of each new link, after the login. From then on the parser has the
+        link's bytes as they come, without a turn of this task. The task gets what is the library's to parse, and the
+        end.
 
         An error of the server may end a link while its bytes are parsed. Those behind the error then leave a part of a
         message in the parser, which would begin the first message of the new link.
         """
-        self._ps.reset()
+        reader = getattr(self._transport, "_io_reader", None)
+        self._ps.reset(behind=len(reader._buffer) if reader is not None else 0)
+        if reader is not None:  # a WebSocket has none
+            reader.feed_data = partial(self._feed, reader, reader.feed_data)
         await super()._read_loop()
+
+    def _feed(self, reader: asyncio.StreamReader, to_library: Callable[[bytes], None], data: bytes) -> None:
+        """Take what the socket of a link brings. A link that was left has nothing to say."""
+        if self._status == Client.CONNECTED and getattr(self._transport, "_io_reader", None) is reader:
+            data = self._ps.take(data)
+        if data:
+            to_library(data)
 
     async def _process_op_err(self, e: Exception) -> None:
         """Called by the library when the link breaks. What was queued for it goes with it, as what the socket has taken

@@ -33,13 +33,28 @@ class WireParser(Parser):
         """When the server sent something last, by the monotonic clock."""
         super().__init__(client)
 
-    def reset(self) -> None:
-        """Called by the library with each new link."""
+    def reset(self, behind: int = 0) -> None:
+        """Begin a new link, of which the library has `behind` bytes to parse already."""
         self._rest = b""
+        self._behind = behind
         super().reset()
 
+    def take(self, data: bytes) -> bytes:
+        """Deliver at once what the socket brings, and return what is the library's to parse. That takes its time, and
+        until then all that follows waits behind it."""
+        self.heard_s = monotonic_s()
+        if not self._behind and not self.buf and self.state != AWAITING_MSG_PAYLOAD:
+            data, self._rest = self._rest + data, b""
+            end, size = self._deliver(data)
+            data = data[end:]
+            if not size:
+                self._rest = data
+                return b""
+        self._behind += len(data)
+        return data
+
     async def parse(self, data: bytes = b"") -> None:
-        """Called by the library with each chunk."""
+        """Called by the library with each chunk that it reads."""
         self.heard_s = monotonic_s()
         chunk, self._rest = self._rest + data, b""
         while chunk:
@@ -52,9 +67,10 @@ class WireParser(Parser):
                 chunk = chunk[end:]
                 if not size:
                     self._rest = chunk
-                    return
+                    break
             await super().parse(chunk[:size])
             chunk = chunk[size:]
+        self._behind -= len(data)
 
     def _deliver(self, chunk: bytes) -> tuple[int, int]:
         """Deliver the messages at the chunk's beginning. Return where the rest begins, and how much of the rest is for

@@ -90,7 +90,7 @@ async def test_with_id_a_missing_stream_is_waited_for(connection: Connection, pu
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(publish)
             with pytest.raises(NoStream):
-                await publisher.publish(connection.namespace.subject("never"), b"", message_id="two", timeout_s=0.3)
+                await publisher.publish(connection.namespace.subject("never"), b"", message_id="two", timeout_s=3.0)
             stream = await add_stream(connection, "LATE")
     assert receipts == [(stream, 1, False)]
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from nats.aio.client import Client
 from nats.aio.subscription import Subscription
+from nats.aio.transport import TcpTransport
 
 from streams.connection import connect
 from streams.errors import Disconnected
@@ -57,6 +58,8 @@ def test_the_library_is_where_it_was() -> None:
     assert parameters(WireClient._connect_to_server) == parameters(Client._connect_to_server)
     assert parameters(WireClient._read_loop) == parameters(Client._read_loop)
     assert "create_task(self._read_loop())" in inspect.getsource(Client._process_connect_init)
+    assert "await self._io_reader.read(" in inspect.getsource(TcpTransport.read)
+    assert "reader.feed_data(data)" in inspect.getsource(asyncio.StreamReaderProtocol.data_received)
     assert parameters(WireClient._close) == parameters(Client._close)
     assert "await self._transport.drain()" in inspect.getsource(Client._close)
     tasks = {"_reading_task", "_ping_interval_task", "_flusher_task", "_transport"}

@@ -72,6 +72,29 @@ def heard_by(parser: Parser, client: Client, chunks: list[bytes]) -> list[object
     return client.heard
 
 
+def taken(chunks: list[bytes], reads: list[int]) -> list[object]:
+    """Return what is heard when the parser takes each chunk at once, and the library reads what is left to it later:
+    after each chunk in pieces of so many bytes as `reads` says, or not yet (0)."""
+    client = Client()
+    parser, buffer = WireParser(client, client.sink_of), bytearray()
+
+    async def feed() -> None:
+        parser.reset(behind=0)
+        for chunk, read in zip(chunks, reads, strict=True):
+            buffer.extend(parser.take(chunk))
+            await parse(read)
+        await parse(len(buffer))
+
+    async def parse(size: int) -> None:
+        while buffer and size > 0:
+            data = bytes(buffer[:size])
+            del buffer[:size]
+            await parser.parse(data)
+
+    asyncio.run(feed())
+    return client.heard
+
+
 def ours(chunks: list[bytes]) -> list[object]:
     client = Client()
     return heard_by(WireParser(client, client.sink_of), client, chunks)
@@ -88,6 +111,8 @@ def test_wherever_it_is_cut_it_is_what_the_library_hears(parts: list[bytes], dat
     cuts = sorted(data.draw(st.lists(st.integers(0, len(whole)), max_size=6)))
     chunks = [whole[a:b] for a, b in zip([0, *cuts], [*cuts, len(whole)], strict=True)]
     assert ours(chunks) == theirs([whole])
+    reads = data.draw(st.lists(st.integers(0, len(whole)), min_size=len(chunks), max_size=len(chunks)))
+    assert taken(chunks, reads) == theirs([whole])
 
 
 @given(messages())
@@ -112,3 +137,14 @@ def test_after_a_new_link_nothing_is_left_of_the_old_one() -> None:
     parser.reset()
     asyncio.run(parser.parse(b"MSG b 1 1\r\nx\r\n"))
     assert client.heard == [Seen(b"b", b"", b"x", None)]
+
+
+def test_what_the_library_has_read_before_comes_first() -> None:
+    client = Client()
+    parser, first = WireParser(client, client.sink_of), b"PING\r\nMSG a 1 1\r\n1\r\n"
+    parser.reset(behind=len(first))
+    rest = parser.take(b"MSG a 1 1\r\n2\r\n")
+    asyncio.run(parser.parse(first))
+    asyncio.run(parser.parse(rest))
+    assert parser.take(b"MSG a 1 1\r\n3\r\n") == b""
+    assert client.heard == ["ping", *(Seen(b"a", b"", b"%d" % each, None) for each in (1, 2, 3))]
