@@ -114,9 +114,13 @@ class Spending:
             self._request.__enter__()
         return wait_ms
 
+    async def wait(self, wait_ms: float) -> None:
+        """Wait for as long as `take` said, or until there is something to take."""
+        await self._request.wait(wait_ms)
+
     def take(self, *, most_ms: float) -> float:
-        """Return how many milliseconds to wait before the next call. 0: go on. The rates are spent for it. Raises
-        TooSlow if it takes longer than `most_ms`."""
+        """Return how many milliseconds to wait (`wait`) before the next call. 0: go on. The rates are spent for it.
+        Raises TooSlow if it takes longer than `most_ms`."""
         held_ms = self._held_ms()
         wait_ms = held_ms or self._take()
         if wait_ms:

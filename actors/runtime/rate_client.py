@@ -7,6 +7,7 @@ Under redelivery: each request has a number, and only the reply to the last one 
 that is not renewed ends, and the node spends nothing until a governor replies. When it stops, it hands back its shares.
 """
 
+import asyncio
 import logging
 import math
 import secrets
@@ -67,6 +68,8 @@ class LeasedRates:
         self._asked_s = -math.inf
         self._is_asking = False
         self._wake = anyio.Event()
+        self._told: dict[str, asyncio.Future[None]] = {}
+        """Done once the node may begin something under a key of which it has no share."""
         self._heard_s = -math.inf
         self._is_silent = False
 
@@ -170,6 +173,17 @@ class LeasedRates:
             self._ask_at(now_s)
         return 0, self._wait_ms(now_s)
 
+    def has_share(self, key: str) -> bool:
+        """Return whether the node has a share of the rate now, and so knows when the next one may begin."""
+        return self._leased.share(key, monotonic_s()) > 0
+
+    async def told(self, key: str, wait_s: float) -> None:
+        """Wait until a reply gives the node something to begin under the key, for `wait_s` at most."""
+        told = self._told.get(key)
+        if told is None:
+            told = self._told[key] = asyncio.get_running_loop().create_future()
+        await asyncio.wait([told], timeout=wait_s)
+
     def rest(self, key: str) -> None:
         """Note that the work under the key is over for now. If it seldom begins anything, its share goes back with the
         next request, in place of after two seconds: then the governor deals it twice and not five times."""
@@ -222,6 +236,7 @@ class LeasedRates:
                 heard_s = self._leased.hear(reply, sent_s, self._take_now())
                 again_s = min(again_s, RETRY_S if heard_s is None else heard_s)
                 self._hear()
+            self._tell()
         except FATAL:
             raise
         except StreamError as error:
@@ -241,6 +256,13 @@ class LeasedRates:
         if self._is_silent:
             self._is_silent = False
             log.info("rates.governed_again")
+
+    def _tell(self) -> None:
+        """Wake those that wait for a reply which has come. A key that is not in demand any more has none."""
+        for key in [*self._told]:
+            lease = self._leased.find(key)
+            if lease is None or lease.has_turn or self._leased.share(key, self._now_s) > 0:
+                self._told.pop(key).set_result(None)
 
     def _miss(self, error: StreamError) -> None:
         self._on_silence()

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol, Self
 
+import anyio
+
 from actors.runtime.rules.pacing import Rate
 from actors.runtime.rules.waiting_line import LinePlace, WaitingLine
 from actors.runtime.shares import LOOK_MS, Shares
@@ -16,6 +18,8 @@ from streams.clock import monotonic_s
 
 BEHIND_MS = 20
 """How soon a request looks again if others are served before it, and nobody knows when."""
+TOLD_MS = 50
+"""How soon a request looks again that waits for the governor's reply, if it hears of none."""
 
 
 class WantedRate(NamedTuple):
@@ -45,6 +49,12 @@ class WantedRates(Protocol):
     def take(self, key: str, most: int) -> tuple[int, int]:
         """Return how many of `most` may begin now. If none may, return also how many milliseconds to wait at least."""
 
+    def has_share(self, key: str) -> bool:
+        """Return whether the node has a share of the rate now, and so knows when the next one may begin."""
+
+    async def told(self, key: str, wait_s: float) -> None:
+        """Wait until a reply gives the node something to begin under the key, for `wait_s` at most."""
+
     def give_back(self, key: str, count: int) -> None:
         """Take back what was granted last and not used."""
 
@@ -70,6 +80,8 @@ class RateRequest:
         self._spends = spends
         self._left = count
         self._places: list[LinePlace] = []
+        self._untold: tuple[WantedRates, str] | None = None
+        """The rate that is in the way, if the request waits for the node's share of it."""
 
     def __enter__(self) -> Self:
         for rates, wanted in self._spends:
@@ -86,8 +98,9 @@ class RateRequest:
                 del rates.lines[wanted.key]
 
     def take(self) -> float:
-        """Spend the rates, as far as possible. Return how many milliseconds to wait before the next call. 0: all is
-        spent, so go on."""
+        """Spend the rates, as far as possible. Return how many milliseconds to wait (`wait`) before the next call. 0:
+        all is spent, so go on."""
+        self._untold = None
         for rates, wanted in self._spends:
             rates.want(wanted)
         while self._left:
@@ -97,10 +110,21 @@ class RateRequest:
                 if not granted:
                     self._give_back(at, least)
                     self._wait_at(at)
-                    return wait_ms
+                    if rates.has_share(wanted.key):
+                        return wait_ms
+                    self._untold = rates, wanted.key
+                    return max(wait_ms, TOLD_MS)
                 least = min(least, granted)
             self._left -= least
         return 0
+
+    async def wait(self, wait_ms: float) -> None:
+        """Wait for as long as `take` said, or until the share that is in the way has come."""
+        if self._untold is None:
+            await anyio.sleep(wait_ms / 1000)
+        else:
+            rates, key = self._untold
+            await rates.told(key, wait_ms / 1000)
 
     def expected_ms(self) -> float | None:
         """Return how long it takes, as things are. `None`: nobody knows, because no governor replies."""
@@ -161,6 +185,14 @@ class OwnRates:
 
     def rest(self, _key: str) -> None:
         """Nobody else has the rate."""
+
+    def has_share(self, _key: str) -> bool:
+        """Return whether this process has a share of the rate: all of it."""
+        return True
+
+    async def told(self, _key: str, wait_s: float) -> None:
+        """Wait. Nobody tells this process anything."""
+        await anyio.sleep(wait_s)
 
     def want(self, wanted: WantedRate) -> None:
         """Have the rate in demand."""

@@ -6,7 +6,7 @@ platform's time. They move the attempt's deadline, as far as the monitor allows 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import count
 from typing import NamedTuple
@@ -90,6 +90,11 @@ class Stopped(Exception):
         self.outcome = outcome
 
 
+async def sleep_ms(wait_ms: float) -> None:
+    """Wait."""
+    await anyio.sleep(wait_ms / 1000)
+
+
 class AttemptTime:
     """One attempt's time: its deadline, and how long it may wait for our own rates beside that. The sum stays below the
     age at which the monitor takes a held slice away. `was_answered`: the platform gave a usable response in this
@@ -100,12 +105,16 @@ class AttemptTime:
         self.left_ms = longest_wait_ms(settings)
         self.was_answered = False
 
-    async def wait(self, wait_ms: float) -> None:
-        """Wait, and move the deadline by the same time."""
-        if wait_ms > 0:
-            self.left_ms -= wait_ms
-            self._scope.deadline += wait_ms / 1000
-            await anyio.sleep(wait_ms / 1000)
+    async def wait(self, wait_ms: float, wait: Callable[[float], Awaitable[None]] = sleep_ms) -> float:
+        """Wait by `wait`, for `wait_ms` at most. Move the deadline by the time that it took, and return that."""
+        if wait_ms <= 0:
+            return 0.0
+        began_s, self._scope.deadline = anyio.current_time(), self._scope.deadline + wait_ms / 1000
+        await wait(wait_ms)
+        took_ms = min(wait_ms, (anyio.current_time() - began_s) * 1000)
+        self._scope.deadline -= (wait_ms - took_ms) / 1000
+        self.left_ms -= took_ms
+        return took_ms
 
 
 def longest_wait_ms(settings: FetchSettings) -> float:
@@ -314,8 +323,7 @@ class PlatformSession:
         try:
             with self._budgets.request(source, settings, rates, is_detail=is_detail) as spending:
                 while (wait_ms := spending.take(most_ms=left_ms)) > 0:
-                    left_ms -= wait_ms
-                    await self._time.wait(wait_ms)
+                    left_ms -= await self._time.wait(wait_ms, spending.wait)
         except TooSlow as error:
             is_wide = self._has_asked and error.is_known
             raise Stopped(TooWide(str(error)) if is_wide else NotNow(str(error), error.wait_ms)) from None

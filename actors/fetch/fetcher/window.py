@@ -420,7 +420,7 @@ class WindowReader:
         try:
             with self._budgets.orders(work.source, work.settings, orders) as spending:
                 while (wait_ms := spending.take(most_ms=time.left_ms)) > 0:
-                    await time.wait(wait_ms)
+                    await time.wait(wait_ms, spending.wait)
         except TooSlow as error:
             reason = f"{orders} orders may not enter at once: {error}"
             raise Stopped(TooWide(reason) if error.is_known else NotNow(reason, error.wait_ms)) from None

@@ -12,6 +12,9 @@ import msgspec
 import pytest
 
 from actors.flow import governor
+from actors.runtime import rate_requests
+from actors.runtime.rate_requests import RateRequest, WantedRate
+from actors.runtime.rules.pacing import Rate
 from streams.bucket import Bucket
 from streams.clock import monotonic_s
 from streams.connection import Connection
@@ -58,6 +61,20 @@ async def test_one_node_alone_has_the_whole_rate_and_the_first_item_starts_at_on
                     await hand.has_begun(count + 1)
                     hand.idle()
                 waited_s = hand.began[count] - asked
+
+
+async def test_a_request_without_a_share_goes_on_when_the_governor_has_replied(
+    server: EmbeddedServer, connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rate_requests, "TOLD_MS", 1_000_000)
+    async with flow_town(server, connection, RATE) as town:
+        rates = (await town.join("a", spends=False)).rates._rates
+        for number in range(3):
+            wanted = WantedRate(f"source.{number}", Rate(RATE, 1))
+            with anyio.fail_after(WITHIN_S), RateRequest([(rates, wanted)]) as request:
+                assert request.take() == 1_000_000
+                while (wait_ms := request.take()) > 0:
+                    await request.wait(wait_ms)
 
 
 async def test_a_governor_without_requests_renews_its_lease_each_second_and_with_them_three_times(
