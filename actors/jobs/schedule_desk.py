@@ -1,8 +1,8 @@
 """Schedules, as people change and read them: the operations that every door calls. The leading node
 (actors/jobs/scheduler.py) does the rest. State: none. Each change is stored by the revision that it was made from.
 
-Under repeats: the same add, pause or resume again changes nothing, and so does the same trigger if it names its moment.
-A repeated removal finds nothing."""
+Under repeats: the same add, pause or resume again changes nothing, and so does the same trigger if it has a nonce or
+names its moment. A repeated removal finds nothing."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import msgspec
 from msgspec.structs import replace
 
 from actors.jobs.rules.cron import BadRecurrence
+from actors.jobs.rules.job_rules import named_nonce
 from actors.jobs.rules.schedule_changes import backfilled, begun, paused, removed, resumed, triggered
 from actors.jobs.rules.schedule_checks import check_schedule, check_wanted
 from actors.jobs.rules.schedule_record import Schedule, decode_schedule, names_of
@@ -43,6 +44,7 @@ _LEADERS = (
     "stale",
     "claim_ms",
     "triggered",
+    "nonces",
     "backfill",
     "cancelling",
     "buffered_ms",
@@ -132,14 +134,16 @@ class ScheduleDesk:
             topic, name, lambda record: resumed(record, now_ms=now_ms) if record.is_paused else record
         )
 
-    async def trigger(self, topic: str, name: str, *, at_ms: int | None = None) -> Triggered:
-        """Have a job added now, beside the schedule, also during a pause. `at_ms`: the moment that names it, the same
-        in each repeat of this request."""
+    async def trigger(self, topic: str, name: str, *, at_ms: int | None = None, nonce: str = "") -> Triggered:
+        """Have a job added now, beside the schedule, also during a pause. `nonce`: the same in each repeat of this
+        request, and in no other. `at_ms`: the moment that names the job, where a caller has no nonce."""
         now_ms, jobs = self._clock.now_ms(), builtins.list[tuple[str, str]]()
+        mark = named_nonce(nonce) if nonce else ""
 
         def move(record: Schedule) -> Schedule:
-            after = triggered(record, now_ms=now_ms, at_ms=at_ms)
-            jobs.append(job_of(topic, name, record, after.triggered[-1] if at_ms is None else at_ms))
+            after = triggered(record, now_ms=now_ms, at_ms=at_ms, nonce=mark)
+            moment_ms = dict(after.nonces).get(mark) or at_ms or after.triggered[-1]
+            jobs.append(job_of(topic, name, record, moment_ms))
             return after
 
         await self._move(topic, name, move)

@@ -191,7 +191,7 @@ OPERATIONS: tuple[Operation, ...] = (
     ),
     Operation(
         "POST", S + "/{schedule}/trigger", "triggerSchedule", "Add a job of a schedule now", "admin",
-        {200: Triggered}, http_schedules.trigger, schedules.ToTrigger, may_be_empty=True,
+        {200: Triggered}, http_schedules.trigger, schedules.ToTrigger, may_be_empty=True, takes_key=True,
         problems=(*IN_BODY, 404, 409),
         endpoint=DeskEndpoint("schedules", "trigger", schedules.TriggerAsk, nats_schedules.trigger),
     ),

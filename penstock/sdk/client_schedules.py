@@ -21,7 +21,7 @@ from penstock.rows.schedule_names import read_name
 from penstock.sdk.calls import ServiceClient
 from penstock.sdk.client_forms import decode, encode, millis, moment_ms
 from penstock.sdk.pages import all_lines
-from streams.clock import now_ms
+from streams.nonces import fresh_nonce
 
 __all__ = ["Schedules"]
 
@@ -92,8 +92,7 @@ class Schedules:
 
     async def trigger(self, which: str) -> Triggered:
         """Add a job now, beside the schedule, also during a pause."""
-        at_ms = now_ms()  # named here, so that asking again adds no second one
-        return decode(await self._of("trigger", which, {"at_ms": at_ms}), Triggered)
+        return decode(await self._of("trigger", which, {"nonce": fresh_nonce()}), Triggered)
 
     async def backfill(self, which: str, start: datetime, end: datetime | None = None) -> ScheduleChanged:
         """Add a job for each due time from `start` on and before `end`, by default before now."""

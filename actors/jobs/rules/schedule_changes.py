@@ -3,7 +3,7 @@
 from msgspec.structs import replace
 
 from actors.jobs.rules.cron import BadRecurrence
-from actors.jobs.rules.schedule_record import Schedule, asked_of
+from actors.jobs.rules.schedule_record import Schedule, asked_of, due_of
 from actors.jobs.rules.schedule_times import dues_within
 from actors.runtime.rules.texts import time_text
 
@@ -29,6 +29,7 @@ def begun(wanted: Schedule, before: Schedule | None, *, now_ms: int) -> Schedule
         stale=tuple(due_ms for due_ms in _added(before, now_ms) if due_ms not in claimed) if before else (),
         cancelling=(),
         triggered=before.triggered if before else (),
+        nonces=before.nonces if before else (),
         backfill=None,
         buffered_ms=0,
         left_out=0,
@@ -50,10 +51,12 @@ def resumed(record: Schedule, *, now_ms: int) -> Schedule:
     return replace(record, is_paused=False, last_ms=now_ms)
 
 
-def triggered(record: Schedule, *, now_ms: int, at_ms: int | None = None) -> Schedule:
+def triggered(record: Schedule, *, now_ms: int, at_ms: int | None = None, nonce: str = "") -> Schedule:
     """Return the record of which a job is added now, also while it is paused. `at_ms`: the moment that names it. If
-    there is one of that moment, this is a repeat, and the record stays as it is. Without it the last of `triggered` is
-    its time. Raises BadRecurrence."""
+    there is one of that moment, this is a repeat, and the record stays as it is. So it does for a known `nonce`, whose
+    moment is in `nonces`. Without both the last of `triggered` is its time. Raises BadRecurrence."""
+    if nonce in dict(record.nonces):
+        return record
     if at_ms is not None:
         if not 0 < at_ms <= now_ms + AHEAD_MS:
             raise BadRecurrence("at_ms", at_ms, "lies ahead", "use a moment up to now, or leave it out")
@@ -62,8 +65,18 @@ def triggered(record: Schedule, *, now_ms: int, at_ms: int | None = None) -> Sch
     if len(record.triggered) >= MOST_TRIGGERED:
         what = "are waiting already, and no node adds them"
         raise BadRecurrence("triggered", len(record.triggered), what, "start a node with the role `timer`")
-    moment_ms = max(now_ms, *(other + 1 for other in record.triggered), 0) if at_ms is None else at_ms
-    return replace(record, triggered=(*record.triggered, moment_ms))
+    moment_ms = _free_moment(record, now_ms) if at_ms is None else at_ms
+    nonces = (*record.nonces, (nonce, moment_ms))[-MOST_TRIGGERED:] if nonce else record.nonces
+    return replace(record, triggered=(*record.triggered, moment_ms), nonces=nonces)
+
+
+def _free_moment(record: Schedule, now_ms: int) -> int:
+    """Return the first moment that names no other job of the schedule."""
+    moment_ms = max(now_ms, *(other + 1 for other in (*record.triggered, *dict(record.nonces).values())), 0)
+    runs = set(map(due_of, record.runs))
+    while moment_ms in runs or (not record.fixed_delay_ms and dues_within(record, moment_ms - 1, moment_ms + 1, 1)):
+        moment_ms += 1
+    return moment_ms
 
 
 def backfilled(record: Schedule, from_ms: int, to_ms: int, *, now_ms: int) -> Schedule:

@@ -41,7 +41,7 @@ def check_schedule(record: Schedule) -> Schedule:
         if not 0 <= getattr(record, field) <= LATEST_MS:
             raise BadRecurrence(field, getattr(record, field), "is out of range", f"use 0 to {LATEST_MS}")
     kept = (*record.adding, *record.stale, *record.cancelling, *record.triggered, *map(due_of, record.runs))
-    kept = (*kept, *(record.backfill or ()))
+    kept = (*kept, *(record.backfill or ()), *dict(record.nonces).values())
     if not all(0 <= due_ms <= LATEST_MS for due_ms in kept):
         raise BadRecurrence("adding", record.adding, "is out of range", "leave it out")
     for field, value, known in (

@@ -84,6 +84,8 @@ class Schedule(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """When they were claimed. Every node that adds them for this claim adds the same jobs."""
     triggered: tuple[int, ...] = ()
     """The moments at which people asked for a job now. Not claimed yet."""
+    nonces: tuple[tuple[str, int], ...] = ()
+    """Of the latest triggers, each with its moment, so that a repeat is known."""
     backfill: tuple[int, int] | None = None
     """The occurrences that people asked for: after the first moment, before the second. Those claimed are left out."""
     stale: tuple[int, ...] = ()

@@ -130,9 +130,11 @@ class SchedulesAsk(RequestForm, frozen=True, kw_only=True):
 
 
 class TriggerAsk(ScheduleAsk, frozen=True, kw_only=True):
-    """Add a job now. `at_ms`: the moment that names it, the same in each repeat of this request."""
+    """Add a job now. `nonce`: the same in each repeat of this request, and in no other. `at_ms`: the moment that names
+    the job, where a caller has no nonce."""
 
     at_ms: int | None = None
+    nonce: str = ""
 
 
 class BackfillAsk(ScheduleAsk, frozen=True, kw_only=True):

@@ -87,7 +87,7 @@ async def trigger(shared: GatewayState, call: HttpCall) -> HttpAnswer:
     """Add a job of a schedule now, also while it is paused."""
     (topic, name), asked = _names(call), decoded(_trigger, call.body or b"{}")
     with shared.load.work("add", call.caller.key), _telling(call):
-        told = await shared.schedules.trigger(topic, name, at_ms=asked.at_ms)
+        told = await shared.schedules.trigger(topic, name, at_ms=asked.at_ms, nonce=call.key)
     audit(call, "schedule.triggered", topic=topic, name=name, id=told.id)
     return HttpAnswer(_outer(call, told))
 

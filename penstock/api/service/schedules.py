@@ -40,7 +40,7 @@ async def remove(desk: ScheduleDesk, ask: ScheduleAsk, _question: Question) -> S
 
 
 async def trigger(desk: ScheduleDesk, ask: TriggerAsk, _question: Question) -> Triggered:
-    return await desk.trigger(ask.topic, ask.name, at_ms=ask.at_ms)
+    return await desk.trigger(ask.topic, ask.name, at_ms=ask.at_ms, nonce=ask.nonce)
 
 
 async def backfill(desk: ScheduleDesk, ask: BackfillAsk, _question: Question) -> ScheduleChanged:

@@ -119,6 +119,15 @@ async def test_a_repeat_of_a_kick_with_its_key_makes_no_later_job_ready(client: 
         await add(client, topic, {**later, "on_same": "replace"})
 
 
+async def test_a_repeat_of_a_trigger_with_its_key_adds_no_second_job(client: ClientSession, topic: str) -> None:
+    path, ids = f"/v1/topics/{topic}/schedules", list[str]()
+    await call(client, "POST", path, {"name": "daily", "cron": "@daily"}, status=201)
+    for headers in ({"Idempotency-Key": "k"}, {"Idempotency-Key": "k"}, {"Idempotency-Key": "other"}, {}, {}):
+        async with client.post(f"{path}/daily/trigger", headers=headers) as answer:
+            ids.append((await answer.json())["id"])
+    assert (ids[0] == ids[1], len(set(ids))) == (True, 4)
+
+
 @pytest.mark.parametrize("key", ["a b", "ü", "x" * 252])
 async def test_a_key_that_is_none_is_named(client: ClientSession, topic: str, key: str) -> None:
     async with client.post(f"/v1/topics/{topic}/jobs", json={}, headers={"Idempotency-Key": key}) as answer:

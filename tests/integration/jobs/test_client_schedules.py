@@ -7,6 +7,7 @@ import json
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import anyio
 import msgspec
@@ -19,6 +20,7 @@ from penstock.api.service.service import DeskService
 from streams.bucket import Bucket
 from streams.clock import SYSTEM
 from streams.connection import Connection
+from streams.frames import Message
 from streams.publisher import Publisher
 from streams.server import EmbeddedServer
 from streams.specs import wanted
@@ -110,3 +112,27 @@ async def test_what_cannot_be_meant_is_refused(client: penstock.Client) -> None:
     with pytest.raises(penstock.NotAccepted, match="the minute is not understood") as bad:
         await client.schedules.add(NIGHTLY, cron="61 * * * *")
     assert (bad.value.code, bad.value.field) == ("bad", "cron")
+
+
+async def test_triggers_at_once_are_a_job_each_and_a_try_of_one_that_comes_late_is_none(
+    client: penstock.Client, connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asker, tries, ids = client.schedules._service.connection, list[tuple[str, bytes]](), list[str]()
+    ask = asker.send_request_now
+
+    def note(subject: str, payload: bytes, **more: Any) -> asyncio.Future[Message]:
+        tries.append((subject, payload))
+        return ask(subject, payload, **more)
+
+    async def trigger() -> None:
+        ids.append((await client.schedules.trigger(NIGHTLY)).id)
+
+    await client.schedules.add(NIGHTLY, cron="@daily")
+    monkeypatch.setattr(asker, "send_request_now", note)
+    async with anyio.create_task_group() as callers:
+        for _ in range(10):
+            callers.start_soon(trigger)
+    assert len(set(ids)) == 10
+    late = [json.loads((await connection.request(*each, timeout_s=20)).payload)["id"] for each in tries]
+    assert set(late) == set(ids)
+    assert (await client.schedules.trigger(NIGHTLY)).id not in ids

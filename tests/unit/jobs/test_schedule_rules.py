@@ -711,6 +711,22 @@ def test_a_trigger_adds_a_job_now_and_moves_nothing_else() -> None:
         triggered(full, now_ms=T)
 
 
+def test_each_trigger_is_a_job_of_its_own_and_its_repeat_is_none() -> None:
+    record, asked = replace(EVERY_MINUTE, last_ms=T - MINUTE), list[int]()
+    for number in range(150):
+        again = record = triggered(record, now_ms=T, nonce=f"n{number}")
+        for known in range(max(0, number - 99), number + 1):
+            again = triggered(again, now_ms=T + known, nonce=f"n{known}")
+        assert again is record, "repeats"
+        record = decide(record, T, is_open=True).record  # the node takes each at once, in the same millisecond
+        asked += record.adding
+        record = added(record, record.adding)
+    assert len(set(asked)) == 150
+    assert T not in asked, "the schedule's own"
+    later = begun(replace(EVERY_MINUTE, every_ms=2 * MINUTE), record, now_ms=T + 1)
+    assert triggered(later, now_ms=T + 2, nonce="n149") is later, "a repeat, though the definition was replaced"
+
+
 @pytest.mark.parametrize(("overlap", "claims"), [("allow", [20, 20, 19]), ("skip", [1] * 59)])
 def test_a_backfill_adds_each_time_of_the_range_once(overlap: Overlap, claims: list[int]) -> None:
     later = replace(EVERY_MINUTE, overlap=overlap, last_ms=T + MINUTE, expires_in_ms=1000)
@@ -752,7 +768,7 @@ def test_a_backfill_runs_nothing_beside_itself() -> None:
 
 
 def test_what_was_triggered_runs_though_another_caller_replaces_the_definition() -> None:
-    record = triggered(replace(EVERY_MINUTE, last_ms=T), now_ms=T)
+    record = triggered(replace(EVERY_MINUTE, last_ms=T), now_ms=T, at_ms=T)
     other = replace(EVERY_MINUTE, every_ms=2 * MINUTE)
     assert begun(other, record, now_ms=T).triggered == record.triggered == (T,)
     claimed = decide(record, T, is_open=False).record

@@ -62,7 +62,7 @@ def test_what_heeds_an_idempotency_key_says_so_and_nothing_else_does() -> None:
         for described in methods.values()
         if any((one["in"], one["name"]) == ("header", "Idempotency-Key") for one in described["parameters"])
     }
-    assert told == {"addJobs", "deleteJob", "kickJob", "command"}
+    assert told == {"addJobs", "deleteJob", "kickJob", "triggerSchedule", "command"}
 
 
 def test_one_bad_job_of_a_list_spoils_no_other() -> None:
