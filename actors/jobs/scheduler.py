@@ -28,7 +28,7 @@ from msgspec.structs import replace
 from actors.jobs.rules.cron import BadRecurrence
 from actors.jobs.rules.job_answers import Added, NotAdded
 from actors.jobs.rules.schedule_checks import check_schedule
-from actors.jobs.rules.schedule_record import Schedule, decode_schedule, due_of, names_of, open_runs
+from actors.jobs.rules.schedule_record import Schedule, asked_of, decode_schedule, due_of, names_of, open_runs
 from actors.jobs.rules.schedule_runs import end_look_ms, ended, with_ends, with_runs
 from actors.jobs.rules.schedule_steps import Step, added, cancelled, decide, first_look_ms, rests_until_ms, taken_back
 from actors.jobs.rules.schedule_times import job_of, occurrence
@@ -241,12 +241,15 @@ class Scheduler:
 
     async def _add(self, topic: str, name: str, held: _Held) -> set[int]:
         """Add the claimed occurrences. Leave out those that have expired by now, as if they had been added in time, and
-        return these."""
+        return these. What people asked for and is not over is left as it is."""
         now_ms, record = self._clock.now_ms(), held.record
+        asked = sorted(asked_of(record))
+        found = zip(asked, await self._find(topic, name, record, asked), strict=True)
+        left = {due_ms for due_ms, job in found if job is not None and job.state in OPEN_STATES}
         claim = record.claim_ms or held.revision  # records of earlier versions have no time of their claim
         claimed = {due_ms: occurrence(topic, name, record, due_ms, claim=claim) for due_ms in record.adding}
         expired = {due for due, job in claimed.items() if job.expires_ms is not None and job.expires_ms <= now_ms}
-        jobs = [_fired(topic, name, due_ms, job) for due_ms, job in claimed.items() if due_ms not in expired]
+        jobs = [_fired(topic, name, due_ms, job) for due_ms, job in claimed.items() if due_ms not in expired | left]
         for job, answer in zip(jobs, await self._desk.add(jobs, trace_s=TRACE_S), strict=True):
             if isinstance(answer, NotAdded) and not _is_there(answer):
                 raise OccurrenceRefused(f"{job.id} of {job.topic}: {answer.code}: {answer.reason}")

@@ -13,7 +13,7 @@ from actors.jobs.rules.schedule_times import dues_within, latest_due, latest_due
 
 GRACE_MS = 60_000
 """If an occurrence is no later than this, and its successor is not due yet, it was not missed: a node was killed, and
-the next one has taken over."""
+the next one has taken over. With jitter its job may be due so much later."""
 LEAD_MS = 2_000
 """How long before its time an occurrence is added if the one before must be finished. A leader that dies within this
 time delays nothing. If the one before ends in the last two seconds, the record is looked at again at that time."""
@@ -126,7 +126,7 @@ def _late(record: Schedule, first_ms: int, now_ms: int, *, is_open: bool) -> Ste
     if record.misfire == "all":
         return _caught_up(record, first_ms, now_ms)
     newest_ms = latest_due(record, record.last_ms, now_ms) or first_ms
-    if record.misfire == "skip" and now_ms - newest_ms > GRACE_MS:
+    if record.misfire == "skip" and now_ms - newest_ms > GRACE_MS + record.jitter_ms:
         return Step(replace(record, last_ms=newest_ms), now_ms, (first_ms, newest_ms))
     earlier_ms = latest_due(record, record.last_ms, newest_ms - 1)
     missed = None if earlier_ms is None else (first_ms, earlier_ms)

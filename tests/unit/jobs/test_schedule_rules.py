@@ -37,6 +37,7 @@ from streams.job_messages import JobDone
 
 T = 1_770_000_000_000
 MINUTE = 60_000
+HOUR = 60 * MINUTE
 EVERY_MINUTE = Schedule(every_ms=MINUTE, start_ms=T, last_ms=T, overlap="allow")
 CRON = st.sampled_from(["* * * * *", "*/7 3,4 * * *", "0,30 2 * * SUN", "*/20 * * * * *"])
 ZONE = st.sampled_from(["UTC", "Europe/Berlin", "America/New_York"])
@@ -337,6 +338,14 @@ def test_what_was_missed_is_run_as_its_policy_says(misfire: Misfire, late_ms: in
     _, dues, _ = follow(record, T + 10 * MINUTE + late_ms)
     late = [due for due in dues if due <= T + 10 * MINUTE + late_ms]
     assert late == [T + at * MINUTE for at in expected]
+
+
+@pytest.mark.parametrize(("late_ms", "expected"), [(GRACE_MS, [HOUR]), (GRACE_MS + 1, [])])
+def test_one_whose_jitter_may_not_be_over_was_not_missed(late_ms: int, expected: list[int]) -> None:
+    record = Schedule(every_ms=HOUR, start_ms=T, last_ms=T, misfire="skip", jitter_ms=20 * MINUTE)
+    step = decide(record, T + HOUR + 20 * MINUTE + late_ms, is_open=False)
+    assert step.record.adding == tuple(T + due_ms for due_ms in expected)
+    assert (step.missed is None) == bool(expected)
 
 
 def test_what_was_skipped_is_told() -> None:
