@@ -51,6 +51,8 @@ STRIDE = 128
 """Messages with their own headers that are prepared in one go. Other calls may send in between."""
 _NOT_AVAILABLE = 10008
 """JetStream is temporarily unavailable: the message is not stored, and another answer comes soon."""
+_LINK_BROKE = suppress(Disconnected, ConnectionLost)
+"""Around a send. The reconnect, or the failure, handles it."""
 
 
 class Publisher:
@@ -144,7 +146,7 @@ class Publisher:
             return None
         waiting = Alone(self._loop.create_future())
         frame = self._fly(message, waiting, 0, min(until_s, now_s + self._deadline_s), now_s)
-        with suppress(Disconnected, ConnectionLost):  # the reconnect, or the failure, handles it
+        with _LINK_BROKE:
             connection.client.send(frame)
         return waiting.known
 
@@ -214,7 +216,7 @@ class Publisher:
                 waiting.know(index, refused)
             else:
                 frames.append(self._fly(message, waiting, index, deadline_s, now_s))
-        with suppress(Disconnected, ConnectionLost):  # the reconnect, or the failure, handles it
+        with _LINK_BROKE:
             connection.client.send(b"".join(frames))
         return True
 

@@ -170,19 +170,22 @@ class Jobs:
         With `on_same="error"` an existing job raises NotAccepted, `code` `exists`. After a Timeout, `add_many` with the
         error's `job` repeats this add, and adds no second job."""
         job = _named(new_job(topic, body, **options))
+        if not traces.is_on:  # this is called for each job, and a block of nothing costs, too
+            return await self._add(job)
         with traces.span(f"add {topic}", "producer", {"topic": topic, "job": job.id}):
-            if traces.is_on:
-                job = replace(job, traceparent=traces.current())
-            try:
-                return _added(too_large(job) or await self._sent(job))
-            except Timeout as lost:
-                lost.job = job
-                raise
-            except StreamError as error:
-                failure = client_error(error)
-                if isinstance(failure, Timeout):
-                    failure.job = job
-                raise failure from error
+            return await self._add(replace(job, traceparent=traces.current()))
+
+    async def _add(self, job: NewJob) -> Added:
+        try:
+            return _added(too_large(job) or await self._sent(job))
+        except Timeout as lost:
+            lost.job = job
+            raise
+        except StreamError as error:
+            failure = client_error(error)
+            if isinstance(failure, Timeout):
+                failure.job = job
+            raise failure from error
 
     def _sent(self, job: NewJob) -> Awaitable[Added | NotAdded]:
         """Send a job. The answer raises the client's errors, and StreamError."""
