@@ -21,6 +21,7 @@ from actors.flow.flows import (
     FlowRecord,
     Flows,
     RoundReport,
+    ShardState,
     checked_limits,
     interval_ms,
 )
@@ -149,12 +150,14 @@ class FlowDesk:
     async def why(self, flow: str, shard: str, key: str) -> RowWhy:
         """Return what keeps a row from being executed."""
         limits, serving, progress = self._flows.current(flow).limits, self._serving(flow), self._flows.progress(flow)
+        state = progress.shards.get(shard, ShardState())
         known = RowsProgress(
             limits.groups,
             interval_ms(limits, progress.every_ms),
             progress.names,
-            progress.shards[shard].busy_ms if shard in progress.shards else 0,
+            state.busy_ms,
             progress.rounds[-1] if progress.rounds else None,
+            state.has_failed,
         )
         return why_row(
             flow,

@@ -70,10 +70,12 @@ class FlowRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class ShardState(Struct, frozen=True, array_like=True, omit_defaults=True):
-    """`after`: the key that was read last. `busy_ms`: until when a load that did not answer may go on."""
+    """`after`: the key that was read last. `busy_ms`: until when a load that did not answer may go on. `has_failed`:
+    whether the last load has."""
 
     after: str = ""
     busy_ms: int = 0
+    has_failed: bool = False
 
 
 class RoundReport(Struct, frozen=True, kw_only=True, omit_defaults=True):

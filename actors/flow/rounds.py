@@ -112,7 +112,8 @@ class Rounds:
         await self._flows.note(flow, made, busy)
         if made.every_ms != every_ms:
             log.info("flow.tempo", extra=fields(flow=flow, before_ms=every_ms, every_ms=made.every_ms))
-        await self._tempo.follow(flow, made.every_ms)
+        limits = self._flows.current(flow).limits  # a person may have changed them meanwhile
+        await self._tempo.follow(flow, interval_ms(limits, made.every_ms))
         report = made.rounds[-1]
         if self._measures is not None:
             failed = report.failed + report.silent or bool(report.errors)
@@ -260,7 +261,7 @@ class _Asking:
                 return
             self.new += loaded.new
             self.known += loaded.known
-            self.states[shard] = ShardState(after=loaded.after)
+            self.states[shard] = ShardState(after=loaded.after, has_failed=bool(loaded.error))
             if loaded.error:
                 self.failed[shard] = f"{shard}: {loaded.error}"
             elif loaded.is_short or loaded.new < quota:

@@ -54,13 +54,15 @@ class RowsReport(Protocol):
 
 class RowsProgress(NamedTuple):
     """How far a flow is. `every_ms`: its interval. `names`: of its shards, empty if they are not known. `busy_ms`:
-    until when the last load of the shard may go on. `last`: the last round."""
+    until when the last load of the shard may go on. `last`: the last round. `has_failed`: the last load of the shard
+    has. The round tells the errors of some shards only."""
 
     groups: Mapping[str, Part]
     every_ms: int
     names: Sequence[str]
     busy_ms: int
     last: RowsReport | None
+    has_failed: bool = False
 
 
 def why_row(
@@ -138,6 +140,9 @@ def _not_loaded(
     errors = [error for error in last.errors if error.startswith(f"{shard}: ")]
     if errors:
         return "load", f"the last load failed: {errors[0]}", next_ms
+    if progress.has_failed and last.new < last.asked:
+        of_another = f"; of another: {last.errors[0]}" if last.errors else ""
+        return "load", f"the last load of its shard failed{of_another}", next_ms
     if last.new >= last.asked:
         why = f"as many rows are loaded as the flow's rate and `most_in_flight` ask for: {last.target} in flight"
         return "full", f"{why}; the next round loads what is missing then", next_ms

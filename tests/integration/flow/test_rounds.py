@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+from typing import Any
+
 import anyio
 import msgspec
 import pytest
 
-from actors.flow.flows import FlowLimits, ShardState
-from actors.flow.rounds import AT_ONCE, _Asking
+from actors.flow.flows import FlowLimits, FlowRecord, Flows, ShardState, checked_limits
+from actors.flow.handler import FlowContext, FlowHandler
+from actors.flow.rounds import AT_ONCE, MOST_ERRORS, Rounds, _Asking
+from streams.bucket import Bucket
 from streams.clock import SYSTEM, monotonic_s
 from streams.connection import Connection
 from streams.flow_messages import ANY_GROUP, LoadShard, ShardLoaded, decode_flow
 from streams.frames import Message
 from streams.micro import Endpoint, Service
+from streams.publisher import Publisher
+from streams.specs import wanted
+from streams.topology import apply
 
 pytestmark = pytest.mark.asyncio(loop_factories=["asyncio"])
 
@@ -71,3 +79,89 @@ async def test_what_a_shard_does_not_have_is_asked_of_the_others(connection: Con
         stop.set()
     assert (asking.new, asking.short) == (60, {"empty", "little"})
     assert sorted(asked) == [("empty", 20), ("full", 20), ("full", 35), ("little", 20)]
+
+
+class NoRows:
+    """A job engine without any rows."""
+
+    def rate(self, flow: str) -> float:
+        return 0.0
+
+    def is_paused(self, flow: str) -> bool:
+        return False
+
+    async def loaded(self, flow: str) -> tuple[int, int]:
+        return 0, 0
+
+
+class Followed:
+    """The intervals that were asked for."""
+
+    def __init__(self) -> None:
+        self.every_ms: list[int] = []
+
+    async def follow(self, flow: str, every_ms: int) -> None:
+        self.every_ms.append(every_ms)
+
+
+async def declared_flow(connection: Connection, publisher: Publisher, limits: FlowLimits) -> Flows:
+    await apply(connection, wanted(connection.namespace, profile="fast"))
+    flows = Flows(Bucket(connection, publisher, connection.namespace.bucket("FLOWS"), bytes))
+    await flows.declare(FlowRecord(flow="pay", limits=limits))
+    return flows
+
+
+def rounds_of(connection: Connection, flows: Flows, tempo: Followed) -> Rounds:
+    return Rounds(
+        connection=connection, flows=flows, rows=NoRows(), tempo=tempo, living=lambda _flow: frozenset(), clock=SYSTEM
+    )
+
+
+def handler_of(flows: Flows, split: Callable[[FlowContext], Awaitable[Any]]) -> FlowHandler:
+    async def load(context: FlowContext, shard: str, limit: int) -> Any:
+        return []
+
+    limits = flows.current("pay").limits
+    return FlowHandler(flow="pay", key="pay", limits=limits, rate=0.0, attempts=1, split=split, load=load)
+
+
+async def test_an_interval_that_is_set_during_a_long_round_is_not_undone_at_its_end(
+    connection: Connection, publisher: Publisher
+) -> None:
+    flows = await declared_flow(connection, publisher, FlowLimits(every_ms=3_600_000, longest_ms=3_600_000))
+
+    async def split(context: FlowContext) -> Any:
+        await flows.limit("pay", lambda limits: checked_limits({"every_ms": 1_000, "longest_ms": 1_000}, limits))
+        return []
+
+    tempo = Followed()
+    await rounds_of(connection, flows, tempo).run(handler_of(flows, split), SYSTEM.now_ms())
+    assert tempo.every_ms == [1_000]
+
+
+async def test_each_shard_whose_load_failed_is_known(connection: Connection, publisher: Publisher) -> None:
+    """The report of the round names some of them only."""
+    stop, shards = anyio.Event(), [str(number) for number in range(6)]
+    flows = await declared_flow(connection, publisher, FlowLimits())
+
+    async def split(context: FlowContext) -> Any:
+        return shards
+
+    async def fail(message: Message) -> bytes:
+        ask = decode_flow(message.payload, LoadShard)
+        return msgspec.json.encode(ShardLoaded(error="locked" if ask.shard != "0" else ""))
+
+    service = Service(
+        connection,
+        name="failing",
+        version="1.0.0",
+        about="loads nothing",
+        endpoints=[Endpoint("pay", connection.namespace.flow_loads("pay", ANY_GROUP), fail, most=256)],
+    )
+    async with anyio.create_task_group() as tasks:
+        await tasks.start(lambda *, task_status: service.serve(stop, task_status=task_status))
+        await rounds_of(connection, flows, Followed()).run(handler_of(flows, split), SYSTEM.now_ms())
+        stop.set()
+    progress = flows.progress("pay")
+    assert (progress.rounds[-1].failed, len(progress.rounds[-1].errors)) == (5, MOST_ERRORS)
+    assert {shard for shard, state in progress.shards.items() if state.has_failed} == set(shards[1:])

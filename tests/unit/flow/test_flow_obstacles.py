@@ -20,13 +20,14 @@ def of(
     rounds: tuple[RoundReport, ...] = (HAS_RUN,),
     groups: dict[str, float | str] | None = None,
     busy_ms: int = 0,
+    has_failed: bool = False,
 ) -> RowWhy:
     return why_row(
         "pay",
         shard,
         "7",
         job,
-        RowsProgress(groups or {}, 5_000, ("01", "02"), busy_ms, rounds[-1] if rounds else None),
+        RowsProgress(groups or {}, 5_000, ("01", "02"), busy_ms, rounds[-1] if rounds else None, has_failed),
         is_paused=is_paused,
         serving=nodes,
         living=living,
@@ -57,6 +58,14 @@ def failed(error: str) -> tuple[RoundReport, ...]:
         (of(groups={"a": "ODD"}, living=frozenset("a")), "not_loaded", "round", "20 of the 50", BEGAN_MS + 5_000),
         (of(busy_ms=NOW_MS + 9), "not_loaded", "load", "did not answer", NOW_MS + 9),
         (of(rounds=failed("01: locked")), "not_loaded", "load", "01: locked", BEGAN_MS + 5_000),
+        (
+            of(rounds=failed("02: locked"), has_failed=True),
+            "not_loaded",
+            "load",
+            "the last load of its shard failed; of another: 02: locked",
+            BEGAN_MS + 5_000,
+        ),
+        (of(has_failed=True), "not_loaded", "load", "the last load of its shard failed", BEGAN_MS + 5_000),
         (of(rounds=failed("02: locked")), "not_loaded", "round", "if `load` returns it", BEGAN_MS + 5_000),
         (
             of(rounds=(RoundReport(began_ms=BEGAN_MS, in_flight=90, target=90),)),
