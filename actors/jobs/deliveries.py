@@ -215,7 +215,7 @@ class JobDeliveries:
         ends = [(buried[at][0], self._end(buried[at][0], buried[at][1], outcome, BURIED_S)) for at in written]
         for at, made in zip(written, await self._moved(ends, is_certain=True), strict=True):
             answers[at] = _answer_of(made)
-            if isinstance(made, RevisionConflict) and not made.is_after_retry:
+            if isinstance(made, RevisionConflict):
                 await self.take_back(buried[at][1])
         for (delivery, _, _), answer in zip(buried, answers, strict=True):
             if isinstance(answer, StreamError):

@@ -219,9 +219,6 @@ class JobDesk:
         was: State | None = None
         with unknown_once(lambda: was is not None, job_id):
             for each in found:
-                is_repeat = each.known is not None and is_in_past(each.known, mark)
-                if each.state == "done" and not is_repeat:
-                    continue
                 if (state := await self._store.delete(each.topic, job_id, nonce=mark, trace_ms=trace_ms)) is not None:
                     was = state
                     await self._copies.drop(each.topic, each.key)

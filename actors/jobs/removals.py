@@ -44,8 +44,8 @@ class JobRemovals:
         self._reads = reads
 
     async def delete(self, topic: str, job_id: str, *, nonce: str = "", trace_ms: int = TRACE_MS) -> State | None:
-        """Delete the job in any state. Return the state, or None if there was no job. The job is never offered after
-        this returns. Its holder may go on, and settling it is refused. `nonce`: the same in each repeat of this
+        """Delete the job, unless it is over. Return its state, or None if there was no job. The job is never offered
+        after this returns. Its holder may go on, and settling it is refused. `nonce`: the same in each repeat of this
         delete. A repeat that arrives within `trace_ms` does nothing to a job that was added since.
 
         This takes up to a second if the server is about to fire the job. Raises OutcomeUnknown (perhaps done, repeat
@@ -59,10 +59,11 @@ class JobRemovals:
                 if found and found.known and is_in_past(found.known, nonce):  # an earlier try of this delete did it
                     await self._purge(found, found.seq)  # for one who died over it
                     return was or "done"
-                if found is None or found.is_free:
-                    if found is not None:
-                        await self._purge(found, found.seq)  # for one who died over it
+                if found is None:
                     return was
+                if found.state == "done":
+                    await self._purge(found, found.seq)  # for one who died over it
+                    return None if nonce else was
                 if await self._reads.until_followed(found):
                     continue
                 seq = await self._jobs.move(self._deletion(found, nonce, trace_ms))

@@ -421,7 +421,7 @@ class JobReservations:
                     if isinstance(stayed, RevisionConflict):
                         return JobStale(receipt.topic, receipt.key, f"its TTR ran out at {receipt.until_ms}")
                     return stayed if isinstance(stayed, StreamError) else answer
-                if told is not None and not is_doubtful:
+                if told is not None:
                     await self._deliveries.take_back(told)
                 if is_doubtful and isinstance(answer, JobStale):
                     return OutcomeUnknown(f"perhaps done, and gone on since: {answer.reason}", subject=receipt.key)

@@ -15,10 +15,12 @@ from actors.jobs.dead_letters import write_dead_letters
 from actors.jobs.rules.job_answers import Added, NotAdded, Reserved, TopicCounted
 from actors.jobs.rules.job_rules import KEPT_MS, MOST_PAST, BadJob
 from actors.jobs.rules.topic_settings import LANES
+from actors.jobs.stream import JobStream
 from streams.connection import Connection
 from streams.errors import NoStream, OutcomeUnknown, Refused, StreamError
 from streams.frames import Message
 from streams.job_messages import NewJob, body_of, decode_job
+from streams.moves import Move
 from streams.pull_once import PullOnce
 from streams.specs import job_consumer
 from streams.subjects import token_of
@@ -692,6 +694,26 @@ async def test_an_id_is_deleted_in_every_topic_that_is_allowed(office: Office) -
     assert (await office.desk.delete(None, "a", is_allowed=lambda topic: topic != "two")).code == "ok"
     assert [await office.state("a", topic) for topic in ("one", "two", "three")] == [None, "delayed", None]
     assert (await office.desk.delete(None, "a", is_allowed=lambda topic: topic != "two")).code == "not_found"
+
+
+@pytest.mark.parametrize("end", ["finish", "bury"])
+async def test_what_ends_before_its_delete_is_stored_is_not_told_as_deleted(
+    office: Office, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    await office.set(remember="1h")
+    await office.add("a")
+    receipt = (await office.reserve()).receipt
+    stream: JobStream = office.store.delete.__self__._jobs  # type: ignore[attr-defined]
+    move_on = stream.move
+
+    async def end_first(move: Move) -> int | StreamError:
+        monkeypatch.setattr(stream, "move", move_on)
+        assert codes_of(await (office.desk.finish if end == "finish" else office.desk.bury)([receipt])) == ["ok"]
+        return await move_on(move)
+
+    monkeypatch.setattr(stream, "move", end_first)
+    assert (await office.desk.delete(TOPIC, "a")).code == "not_found"
+    assert (await office.state("a"), len(await office.dead())) == ("done", end == "bury")
 
 
 async def test_what_is_over_is_not_deleted_and_stays_known(office: Office) -> None:
