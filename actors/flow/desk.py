@@ -192,12 +192,20 @@ class FlowDesk:
             except BadSetting as error:
                 raise BadFlow(str(error)) from error
         if changes:
-            record = await self._flows.limit(flow, lambda limits: _changed(limits, record, changes))
-            await self._jobs.bind(flow, record.limits.zone, record.limits.region_key)
-            await self._jobs.follow(flow, interval_ms(record.limits, self._flows.progress(flow).every_ms))
+            await self._flows.limit(flow, lambda limits: _changed(limits, record, changes))
+            await self._follow(flow)
         if rate is not None:
             await self._jobs.change(flow, rate=rate)
         return await self.show(flow)
+
+    async def _follow(self, flow: str) -> None:
+        """Have rounds and rows as the stored settings say, also if another desk stores others meanwhile."""
+        followed: FlowLimits | None = None
+        while (limits := self._flows.current(flow).limits) != followed:
+            await self._jobs.bind(flow, limits.zone, limits.region_key)
+            await self._jobs.follow(flow, interval_ms(limits, self._flows.progress(flow).every_ms))
+            followed = limits
+            await self._flows.refresh()
 
     async def pause(self, flow: str) -> FlowView:
         """Load and execute nothing more. Rows that run come to their end."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import anyio
 import msgspec
 import pytest
 
+from actors.flow.desk import FlowDesk
 from actors.flow.flows import FlowLimits, FlowRecord, Flows, ShardState, checked_limits
 from actors.flow.handler import FlowContext, FlowHandler
 from actors.flow.rounds import AT_ONCE, MOST_ERRORS, Rounds, _Asking
@@ -95,12 +96,16 @@ class NoRows:
 
 
 class Followed:
-    """The intervals that were asked for."""
+    """The intervals that were asked for. `first` is called before the first of them is."""
 
-    def __init__(self) -> None:
+    def __init__(self, first: Callable[[], Awaitable[object]] | None = None) -> None:
         self.every_ms: list[int] = []
+        self._first = first
 
     async def follow(self, flow: str, every_ms: int) -> None:
+        first, self._first = self._first, None
+        if first is not None:
+            await first()
         self.every_ms.append(every_ms)
 
 
@@ -165,3 +170,41 @@ async def test_each_shard_whose_load_failed_is_known(connection: Connection, pub
     progress = flows.progress("pay")
     assert (progress.rounds[-1].failed, len(progress.rounds[-1].errors)) == (5, MOST_ERRORS)
     assert {shard for shard, state in progress.shards.items() if state.has_failed} == set(shards[1:])
+
+
+class Topics(NoRows, Followed):
+    """A job engine as a desk of flows sees it. It has no rows and no slots."""
+
+    async def in_flight(self, flow: str) -> int:
+        return 0
+
+    async def change(self, flow: str, **values: object) -> None:
+        pass
+
+    def slots(self, flow: str) -> None:
+        return None
+
+    async def change_slots(self, flow: str, values: Mapping[str, object]) -> None:
+        pass
+
+    async def bind(self, flow: str, bound: str, region_key: str) -> None:
+        pass
+
+    async def job(self, flow: str, shard: str, key: str) -> None:
+        return None
+
+    async def begin(self, flow: str) -> str:
+        return ""
+
+
+async def test_a_desk_that_stood_still_does_not_put_an_older_interval_back(
+    connection: Connection, publisher: Publisher
+) -> None:
+    """It has stored an hour, and another desk a second since then. Each has its own view."""
+    flows = await declared_flow(connection, publisher, FlowLimits())
+    later = Flows(Bucket(connection, publisher, connection.namespace.bucket("FLOWS"), bytes))
+    await later.refresh()
+    topics = Topics(lambda: FlowDesk(later, topics, clock=SYSTEM).set("pay", {"every": "1s"}))
+    await FlowDesk(flows, topics, clock=SYSTEM).set("pay", {"every": "1h"})
+    assert topics.every_ms[-1] == 1_000
+    assert (await FlowDesk(flows, topics, clock=SYSTEM).show("pay")).every == "1s"
