@@ -37,7 +37,7 @@ from streams.errors import (
 )
 from streams.frames import Message, check_pattern, check_size, check_subject, header_block, publish_frame
 from streams.library import MADE_FOR, other_version
-from streams.pending_replies import PendingReplies
+from streams.pending_replies import PendingReplies, expire
 from streams.standstill import Standstill
 from streams.store_health import StoreState
 from streams.subjects import Namespace, api_prefix
@@ -140,12 +140,11 @@ class Connection:
         """
         deadline_s = monotonic_s() + timeout_s
         answer = await self.send_request(subject, payload, headers=headers, deadline_s=deadline_s)
+        end = asyncio.get_running_loop().call_later(deadline_s - monotonic_s(), expire, answer, subject, timeout_s)
         try:
-            async with asyncio.timeout(max(0.0, deadline_s - monotonic_s())):
-                message = await answer
-        except TimeoutError:
-            raise OutcomeUnknown(f"no answer within {timeout_s} s", subject=subject) from None
+            message = await answer
         finally:
+            end.cancel()
             answer.cancel()
         if message.status == 503:
             raise no_responders(subject)

@@ -45,6 +45,11 @@ class PendingReplies:
                 _end(answer, denial)
 
 
+def expire(answer: asyncio.Future[Message], subject: str, timeout_s: float) -> None:
+    """End a request that was not answered in time."""
+    _end(answer, OutcomeUnknown(f"no answer within {timeout_s} s", subject=subject))
+
+
 def _end(answer: asyncio.Future[Message], error: StreamError) -> None:
     if not answer.done():
         answer.set_exception(error)
