@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from functools import partial
 
 import anyio
 import anyio.lowlevel
@@ -127,18 +128,7 @@ async def test_what_keeps_a_task_from_its_consumers_is_told_until_it_is_gone(
     async with plant(connection, TASKS) as node:
         if is_served:
             await node.run("idle-a")
-
-        async def is_looking() -> bool:
-            """The node makes its own again at once, and not so soon a second time."""
-            for name in await consumers_pending(connection, look.stream):
-                await connection.api(f"CONSUMER.DELETE.{look.stream}.{name}")
-            try:
-                await ensure_consumer(connection, look)
-            except Refused:
-                return False
-            return True
-
-        await until(is_looking)
+        await until(partial(takes_over, connection, look, list(await consumers_pending(connection, look.stream))))
         waits = await node.submit("idle-a")
         await until(is_told)
         told = await until_why(node, waits.instance_id, "consumer")
@@ -146,6 +136,18 @@ async def test_what_keeps_a_task_from_its_consumers_is_told_until_it_is_gone(
         assert "unique" in told.reason
         await connection.api(f"CONSUMER.DELETE.{look.stream}.{look.name}")
         assert (await node.until(waits.instance_id, "done")).counts == Counts(succeeded=1)
+
+
+async def takes_over(connection: Connection, look: ConsumerSpec, names: Sequence[str]) -> bool:
+    """Make a consumer in the place of these. A node makes its own again at once, and not so soon a second time."""
+    for name in names:
+        with suppress(Refused):
+            await connection.api(f"CONSUMER.DELETE.{look.stream}.{name}")
+    try:
+        await ensure_consumer(connection, look)
+    except Refused:
+        return False
+    return True
 
 
 async def until_why(node: Plant, instance_id: str, code: str, item: int | None = None) -> BatchWhy:
@@ -160,17 +162,7 @@ async def test_chunks_that_no_node_gets_are_not_told_to_be_at_work(connection: C
     look = replace(maps, name="look", about="a look")
     async with plant(connection, TASKS) as node, plant(connection, TASKS, name="n2") as other:
         assert (await node.run("idle-a")).state == "done"
-
-        async def is_looking() -> bool:
-            with suppress(Refused):
-                await connection.api(f"CONSUMER.DELETE.{maps.stream}.{maps.name}")
-            try:
-                await ensure_consumer(connection, look)
-            except Refused:
-                return False
-            return True
-
-        await until(is_looking)
+        await until(partial(takes_over, connection, look, [maps.name]))
         waits = await node.submit("idle-a")
         told = [await until_why(each, waits.instance_id, "consumer") for each in (node, other)]
         told.append(await until_why(other, waits.instance_id, "consumer", item=0))
