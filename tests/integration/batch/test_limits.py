@@ -71,6 +71,34 @@ async def test_a_limit_is_taken_back_to_what_the_code_says(connection: Connectio
         assert taken_back.limits == TaskLimits(item_rate=50, main_concurrency=1)
 
 
+may_end: list[anyio.Event] = []
+
+
+@penstock.batch("one-at-a-time", main_concurrency=1)
+class OneAtATime:
+    async def split(self, ctx: penstock.SplitContext) -> None:
+        await ctx.commit(0)
+
+    async def map(self, item: int) -> None:
+        await may_end[0].wait()
+
+
+async def test_why_counts_no_paused_batch_among_those_that_run(connection: Connection) -> None:
+    may_end[:] = [anyio.Event()]
+    async with plant(connection, ["one-at-a-time"]) as node:
+        for name in ("first", "second", "third"):
+            await node.submit("one-at-a-time", id=name)
+            await node.until(name, "running")
+            if name != "third":
+                await node.desk.pause(name)
+        await node.submit("one-at-a-time", id="waits")
+        told = await node.desk.why("waits")
+        assert (told.code, told.reason) == ("concurrency", "1 batches of its task run, as many as may at a time")
+        may_end[0].set()
+        await node.until("third", "done")
+        await node.until("waits", "done")
+
+
 @penstock.batch("paused-early")
 class PausedEarly:
     splits = 0
