@@ -25,7 +25,7 @@ from streams.connection import Connection
 from streams.errors import MalformedMessage, StreamError
 from streams.fetch_messages import DeadLetter, Try, dead_body, dead_payload, decode_dead_letter, encode
 from streams.job_messages import MOST_HISTORY, JobRecord, decode_job, encode_job
-from streams.log import delete_entry, last_entries
+from streams.log import last_entries
 from streams.message_ids import message_id
 from streams.publisher import Outgoing, Publisher
 from streams.subjects import Namespace, token_of
@@ -101,31 +101,24 @@ def job_again(job: JobRecord, *, letter_seq: int, now_ms: int) -> JobRecord:
 
 async def write_dead_letters(
     connection: Connection, publisher: Publisher, namespace: Namespace, burials: Sequence[Burial]
-) -> list[StreamError | None]:
-    """Store a dead letter for each. Return None for a stored one, else the reason why not. Then the job must not be
+) -> list[int | StreamError]:
+    """Store a dead letter for each. Return its sequence, or the reason why it is not stored. Then the job must not be
     settled.
     A dead letter that an earlier try has stored is not stored again. Raises the errors of `Publisher.publish_many`.
     Then call it again."""
     letters = [job_dead_letter(burial.job, burial.reason) for burial in burials]
     subjects = [namespace.dead(letter.engine, letter.name, letter.id) for letter in letters]
-    known = await _epochs(connection, namespace, subjects)
-    missing = [at for at, burial in enumerate(burials) if known.get(subjects[at]) != _epoch(burial.job)]
+    known = await _ends(connection, namespace, subjects)
+    answers: list[int | StreamError] = [
+        known.get((subject, *_epoch(burial.job)), 0) for subject, burial in zip(subjects, burials, strict=True)
+    ]
+    missing = [at for at, answer in enumerate(answers) if answer == 0]
     outgoing = [
         Outgoing(subjects[at], encode(letters[at]), _message_id(letters[at], burials[at].seq)) for at in missing
     ]
-    answers: list[StreamError | None] = [None] * len(burials)
     for at, answer in zip(missing, await publisher.publish_many(outgoing) if outgoing else (), strict=True):
-        answers[at] = answer if isinstance(answer, StreamError) else None
+        answers[at] = answer if isinstance(answer, StreamError) else answer.seq
     return answers
-
-
-async def take_back_letter(connection: Connection, namespace: Namespace, job: JobRecord) -> None:
-    """Remove the dead letter of a job that came to another end after it was written. Raises StreamError."""
-    letter, stream = job_dead_letter(job, ""), namespace.stream("DEAD")
-    subject = namespace.dead(letter.engine, letter.name, letter.id)
-    entry = (await last_entries(connection, stream, [subject])).get(subject)
-    if entry is not None and _epoch(job_of(decode_dead_letter(entry.payload))) == _epoch(job):
-        await delete_entry(connection, stream, entry.seq)
 
 
 def _message_id(letter: DeadLetter, seq: int) -> str:
@@ -138,15 +131,17 @@ def _epoch(job: JobRecord) -> tuple[int, int]:
     return job.added_ms, job.attempts
 
 
-async def _epochs(connection: Connection, namespace: Namespace, subjects: Sequence[str]) -> dict[str, tuple[int, int]]:
-    """Return, by subject, the end that the last dead letter is about."""
-    found: dict[str, tuple[int, int]] = {}
+async def _ends(
+    connection: Connection, namespace: Namespace, subjects: Sequence[str]
+) -> dict[tuple[str, int, int], int]:
+    """Return the sequence of the last dead letter of each subject, by the subject and the end that it is about."""
+    found: dict[tuple[str, int, int], int] = {}
     unique = list(dict.fromkeys(subjects))
     for start in range(0, len(unique), MOST_LOOKED_UP):
         part = unique[start : start + MOST_LOOKED_UP]
         for subject, entry in (await last_entries(connection, namespace.stream("DEAD"), part)).items():
             try:
-                found[subject] = _epoch(job_of(decode_dead_letter(entry.payload)))
+                found[subject, *_epoch(job_of(decode_dead_letter(entry.payload)))] = entry.seq
             except MalformedMessage:
                 continue  # a letter about something else
     return found

@@ -16,7 +16,7 @@ from typing import Literal, NamedTuple
 import anyio
 from msgspec.structs import replace
 
-from actors.jobs.dead_letters import Burial, malformed_dead_letter, take_back_letter, write_dead_letters
+from actors.jobs.dead_letters import Burial, malformed_dead_letter, write_dead_letters
 from actors.jobs.reads import Found, found_of
 from actors.jobs.rules.job_rules import (
     came_back,
@@ -206,23 +206,24 @@ class JobDeliveries:
             for delivery, job, reason in buried
         ]
         try:
-            failures = await write_dead_letters(jobs.connection, jobs.publisher, jobs.namespace, burials)
+            letters = await write_dead_letters(jobs.connection, jobs.publisher, jobs.namespace, burials)
         except StreamError as error:
-            failures = [error for _ in buried]
-        answers: list[Answer] = [failure or False for failure in failures]
+            letters = [error for _ in buried]
+        answers: list[Answer] = [letter if isinstance(letter, StreamError) else False for letter in letters]
         reach("job.letter")
         written = [at for at, answer in enumerate(answers) if answer is False]
         ends = [(buried[at][0], self._end(buried[at][0], buried[at][1], outcome, BURIED_S)) for at in written]
         for at, made in zip(written, await self._moved(ends, is_certain=True), strict=True):
             answers[at] = _answer_of(made)
-            if isinstance(made, RevisionConflict):
-                await self.take_back(buried[at][1])
+            letter = letters[at]
+            if isinstance(made, StreamError) and isinstance(letter, int):
+                await self.take_back(buried[at][1], letter)
         for (delivery, _, _), answer in zip(buried, answers, strict=True):
             if isinstance(answer, StreamError):
                 delivery.forget()
         return answers
 
-    async def take_back(self, job: JobRecord) -> None:
+    async def take_back(self, job: JobRecord, letter_seq: int) -> None:
         """Remove the dead letter of a job that was finished, deleted or replaced meanwhile. Sent again, it would run
         the job once more."""
         jobs = self._jobs
@@ -230,8 +231,8 @@ class JobDeliveries:
             last = await jobs.last_one(jobs.subject("*", job.topic, token_of(job.id)))
             known = found_of(last).known if last is not None else None
             if known is not None and ended_otherwise(job, known):
-                await take_back_letter(jobs.connection, jobs.namespace, job)
-        except (StreamError, MalformedMessage) as error:
+                await delete_entry(jobs.connection, jobs.namespace.stream("DEAD"), letter_seq)
+        except StreamError as error:
             log.warning("jobs.letter_stays", extra=fields(topic=job.topic, id=job.id, error=str(error)))
 
     async def bury_malformed(self, delivery: Delivery, error: MalformedMessage) -> None:

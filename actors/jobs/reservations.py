@@ -402,7 +402,7 @@ class JobReservations:
         """Look the reservation up as it is and make the move, again if it moves on (a touch) in between.
         `is_doubtful`: a try before this may have been made, and the job have moved on from there."""
         outcome: int | StreamError = RevisionConflict("held no more", subject=receipt.key)
-        told: JobRecord | None = None  # in a dead letter, written by an earlier turn
+        told: tuple[JobRecord, int] | None = None  # the dead letter that an earlier turn has written
         for pause_s in PAUSES_S:
             await anyio.sleep(pause_s)
             try:
@@ -422,15 +422,17 @@ class JobReservations:
                         return JobStale(receipt.topic, receipt.key, f"its TTR ran out at {receipt.until_ms}")
                     return stayed if isinstance(stayed, StreamError) else answer
                 if told is not None:
-                    await self._deliveries.take_back(told)
+                    await self._deliveries.take_back(*told)
                 if is_doubtful and isinstance(answer, JobStale):
                     return OutcomeUnknown(f"perhaps done, and gone on since: {answer.reason}", subject=receipt.key)
                 return answer
             if bury_if is not None and bury_if(job):
-                outcome, told = await self._bury(found, job, receipt, reason), job
                 move = self._end_buried(found, job, receipt, now_ms)
+                outcome = await self._letter(found, job, reason, now_ms)
+                told = (job, outcome) if isinstance(outcome, int) else None
             else:
-                move = decide(found, job, receipt, now_ms)
+                move, outcome = decide(found, job, receipt, now_ms), 0
+            if isinstance(outcome, int):
                 outcome = await self._jobs.move(move)
             if isinstance(outcome, int):
                 return _settled(receipt, move)
@@ -440,19 +442,19 @@ class JobReservations:
         assert isinstance(outcome, StreamError)
         return OutcomeUnknown(str(outcome), subject=receipt.key) if is_doubtful else outcome
 
-    async def _bury(self, found: Found, job: JobRecord, receipt: JobReceipt, reason: str) -> int | StreamError:
-        """Write the letter, then end the job: the other way round a crash in between would lose it."""
-        now_ms = self._jobs.clock.now_ms()
+    async def _letter(self, found: Found, job: JobRecord, reason: str, now_ms: int) -> int | StreamError:
+        """Write the letter of a job that is ended then: the other way round a crash in between would lose it. Return
+        its sequence."""
         told = noted(job, at_ms=now_ms, node=job.holder, reason=reason or "buried")
         jobs = self._jobs
         try:
-            (failure,) = await write_dead_letters(
+            (letter,) = await write_dead_letters(
                 jobs.connection, jobs.publisher, jobs.namespace, [Burial(told, found.seq, reason)]
             )
         except StreamError as error:
             return error
         reach("job.letter")
-        return failure or await jobs.move(self._end_buried(found, job, receipt, now_ms))
+        return letter
 
     def _end_buried(self, found: Found, job: JobRecord, receipt: JobReceipt, at_ms: int) -> Move:
         past = past_of(job, now_ms=at_ms, remember_s=BURIED_S)

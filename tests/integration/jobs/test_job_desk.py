@@ -618,7 +618,7 @@ async def test_what_ends_while_it_is_buried_is_no_dead_letter(
     await office.add("a")
     receipt = (await office.reserve()).receipt
 
-    async def write_then_end(*given: Any) -> list[StreamError | None]:
+    async def write_then_end(*given: Any) -> list[int | StreamError]:
         written = await write_dead_letters(*given)
         if end == "replace":
             await office.add("a", on_same="replace")

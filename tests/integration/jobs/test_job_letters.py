@@ -13,7 +13,7 @@ from actors.jobs.replay import JobReplay
 from actors.jobs.store import JobStore
 from streams.clock import SYSTEM, now_ms
 from streams.connection import Connection
-from streams.errors import Refused
+from streams.errors import Refused, StreamError
 from streams.fetch_messages import decode_dead_letter, encode
 from streams.job_messages import JobRecord
 from streams.log import LogEntry, purge_subject, read_log
@@ -33,7 +33,8 @@ class Ground(NamedTuple):
 
     async def bury(self, *jobs: JobRecord, seq: int = 7, reason: str = "no money") -> list[object]:
         burials = [Burial(job, seq + at, reason) for at, job in enumerate(jobs)]
-        return list(await write_dead_letters(self.connection, self.publisher, self.connection.namespace, burials))
+        told = await write_dead_letters(self.connection, self.publisher, self.connection.namespace, burials)
+        return [each if isinstance(each, StreamError) else None for each in told]
 
     async def letters(self) -> list[LogEntry]:
         stream, pattern = self.connection.namespace.stream("DEAD"), self.connection.namespace.pattern("dead", ">")

@@ -38,7 +38,7 @@ async def bury(cli: CommandLine, *burials: tuple[str, str, str]) -> None:
     """Bury jobs: topic, id, reason."""
     letters = [Burial(job(job_id, topic), at, reason) for at, (topic, job_id, reason) in enumerate(burials, 1)]
     told = await write_dead_letters(cli.records.connection, cli.records.publisher, cli.records.namespace, letters)
-    assert told == [None] * len(burials)
+    assert all(isinstance(each, int) for each in told)
 
 
 async def ready(cli: CommandLine, topic: str = "mail") -> int:
