@@ -32,6 +32,9 @@ def taking_of(client: Client) -> DirectTakes:
 
 
 async def _taken(client: Client, ttr: float | None = None) -> penstock.HeldJob:
+    with anyio.fail_after(20):
+        while TOPIC not in taking_of(client)._topics:  # until then it asks a desk, and there is none
+            await anyio.wait_all_tasks_blocked()
     [job] = await client.jobs.reserve_many(TOPIC, wait=10, ttr=ttr)
     return job
 
