@@ -4,6 +4,7 @@ import math
 from typing import Literal, NamedTuple, Protocol
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from actors.batch.rules.moves import AFTER
 from actors.batch.rules.record import FINAL, Instance, is_held, known_items, may_begin, shown_state
@@ -125,9 +126,7 @@ def why_item(
 ) -> BatchWhy:
     """Return what is in the way of an item. `batch`: what is in the way of its batch."""
     code, reason, until_ms = _item_obstacle(batch, record, limits, index, place, now_ms, missing)
-    return BatchWhy(
-        id=batch.id, task=batch.task, state=batch.state, code=code, reason=reason, until_ms=until_ms, item=index
-    )
+    return replace(batch, code=code, reason=reason, until_ms=until_ms, item=index)
 
 
 def _item_obstacle(
