@@ -51,6 +51,8 @@ STRIDE = 128
 """Messages with their own headers that are prepared in one go. Other calls may send in between."""
 _NOT_AVAILABLE = 10008
 """JetStream is temporarily unavailable: the message is not stored, and another answer comes soon."""
+_IN_PROCESS = 10158
+"""A message of this id is on its way to the other servers. A moment later it is known what has become of it."""
 _LINK_BROKE = suppress(Disconnected, ConnectionLost)
 """Around a send. The reconnect, or the failure, handles it."""
 
@@ -338,6 +340,10 @@ class Publisher:
             pass
         elif isinstance(outcome, RevisionConflict):
             outcome.is_after_retry = flight.is_unknown
+        elif isinstance(outcome, Refused) and outcome.err_code == _IN_PROCESS and flight.is_repeatable:
+            flight.is_unknown = True
+            self._rest(flight)
+            return
         elif isinstance(outcome, Refused) and outcome.err_code == _NOT_AVAILABLE:
             self._not_taken(token, flight, outcome)
             return
@@ -347,9 +353,12 @@ class Publisher:
 
     def _not_taken(self, token: int, flight: Flight, refused: Refused) -> None:
         """No server took this try: it is certainly not stored, and is worth another try."""
-        if not flight.is_repeatable:
+        if flight.is_repeatable:
+            self._rest(flight)
+        else:
             self._finish(token, refused)
-            return
+
+    def _rest(self, flight: Flight) -> None:
         flight.is_resting = True
         flight.due_s = min(flight.deadline_s, monotonic_s() + NOBODY_WAIT_S)
 

@@ -102,10 +102,9 @@ def job_again(job: JobRecord, *, letter_seq: int, now_ms: int) -> JobRecord:
 async def write_dead_letters(
     connection: Connection, publisher: Publisher, namespace: Namespace, burials: Sequence[Burial]
 ) -> list[int | StreamError]:
-    """Store a dead letter for each. Return its sequence, or the reason why it is not stored. Then the job must not be
-    settled.
-    A dead letter that an earlier try has stored is not stored again. Raises the errors of `Publisher.publish_many`.
-    Then call it again."""
+    """Store a dead letter for each. Return its sequence, or the reason why it is not known to be stored. Then the job
+    must not be settled. A dead letter that an earlier try has stored is not stored again. Raises as `last_entries`, and
+    nothing was sent."""
     letters = [job_dead_letter(burial.job, burial.reason) for burial in burials]
     subjects = [namespace.dead(letter.engine, letter.name, letter.id) for letter in letters]
     known = await _ends(connection, namespace, subjects)
@@ -116,7 +115,7 @@ async def write_dead_letters(
     outgoing = [
         Outgoing(subjects[at], encode(letters[at]), _message_id(letters[at], burials[at].seq)) for at in missing
     ]
-    for at, answer in zip(missing, await publisher.publish_many(outgoing) if outgoing else (), strict=True):
+    for at, answer in zip(missing, await publisher.try_many(outgoing) if outgoing else (), strict=True):
         answers[at] = answer if isinstance(answer, StreamError) else answer.seq
     return answers
 

@@ -9,9 +9,9 @@ and the delivery comes again after the ack wait.
 """
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeVar
 
 import anyio
 from msgspec.structs import replace
@@ -32,7 +32,14 @@ from actors.jobs.stream import NEAR_MS, SOON_MS, JobStream, names_of, used_up
 from actors.runtime.failpoints import reach
 from actors.runtime.logs import fields
 from streams.delivery import Delivery
-from streams.errors import MalformedMessage, RevisionConflict, StreamError
+from streams.errors import (
+    ConnectionLost,
+    MalformedMessage,
+    OutcomeUnknown,
+    PermissionDenied,
+    RevisionConflict,
+    StreamError,
+)
 from streams.fetch_messages import encode
 from streams.job_messages import FREE_TOKEN, JobDone, JobRecord, Outcome, decode_job, encode_job
 from streams.log import LogEntry, delete_entry, last_entry, next_entry
@@ -41,11 +48,14 @@ from streams.moves import Move
 from streams.subjects import token_of
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 BURIED_S = 3_600
 """How long it stays known that a job was buried, expired, was dropped or cancelled."""
 AGAIN_S = 3_600
 """How long an end is known at least that was stored anew."""
+ASK_S = 1.0
+"""Before a node asks again whether a dead letter, or the end of its job, is stored."""
 Answer = bool | StreamError
 Whose = Literal["ours", "another's", "nobody's", "unknown"]
 """`ours`: run it here. `another's`: another holder began it before. `nobody's`: it is over, or another message repeats
@@ -195,45 +205,58 @@ class JobDeliveries:
         *,
         outcome: Literal["buried", "expired"] = "buried",
         node: str = "",
+        until_known: bool = False,
     ) -> list[Answer]:
         """Make jobs dead letters, with their history. A letter of an expired job begins with that word. The letter is
         written first: the other way round a crash in between would lose the job. It is taken back if the job had come
-        to another end."""
+        to another end. `until_known`: wait, however long it takes, until it is known what is stored."""
         jobs, at_ms = self._jobs, self._jobs.clock.now_ms()
         why = "expired: " if outcome == "expired" else ""
         burials = [
             Burial(noted_once(came_back(job), at_ms=at_ms, node=node, reason=why + reason), delivery.seq, why + reason)
             for delivery, job, reason in buried
         ]
-        try:
-            letters = await write_dead_letters(jobs.connection, jobs.publisher, jobs.namespace, burials)
-        except StreamError as error:
-            letters = [error for _ in buried]
+
+        async def write(some: Sequence[Burial]) -> Sequence[int | StreamError]:
+            try:
+                return await write_dead_letters(jobs.connection, jobs.publisher, jobs.namespace, some)
+            except StreamError as error:
+                return [error for _ in some]
+
+        letters = await (_known(write, burials) if until_known else write(burials))
         answers: list[Answer] = [letter if isinstance(letter, StreamError) else False for letter in letters]
         reach("job.letter")
         written = [at for at, answer in enumerate(answers) if answer is False]
         ends = [(buried[at][0], self._end(buried[at][0], buried[at][1], outcome, BURIED_S)) for at in written]
-        for at, made in zip(written, await self._moved(ends, is_certain=True), strict=True):
+        moved = await self._moved(ends, is_certain=True, until_known=until_known)
+        for at, made in zip(written, moved, strict=True):
             answers[at] = _answer_of(made)
             letter = letters[at]
             if isinstance(made, StreamError) and isinstance(letter, int):
-                await self.take_back(buried[at][1], letter)
+                await self.take_back(buried[at][1], letter, until_known=until_known)
         for (delivery, _, _), answer in zip(buried, answers, strict=True):
             if isinstance(answer, StreamError):
                 delivery.forget()
         return answers
 
-    async def take_back(self, job: JobRecord, letter_seq: int) -> None:
+    async def take_back(self, job: JobRecord, letter_seq: int, *, until_known: bool = False) -> None:
         """Remove the dead letter of a job that was finished, deleted or replaced meanwhile. Sent again, it would run
-        the job once more."""
+        the job once more. `until_known`: try until it is known."""
         jobs = self._jobs
-        try:
-            last = await jobs.last_one(jobs.subject("*", job.topic, token_of(job.id)))
-            known = found_of(last).known if last is not None else None
-            if known is not None and ended_otherwise(job, known):
-                await delete_entry(jobs.connection, jobs.namespace.stream("DEAD"), letter_seq)
-        except StreamError as error:
-            log.warning("jobs.letter_stays", extra=fields(topic=job.topic, id=job.id, error=str(error)))
+        while True:
+            try:
+                last = await jobs.last_one(jobs.subject("*", job.topic, token_of(job.id)))
+                known = found_of(last).known if last is not None else None
+                if known is not None and ended_otherwise(job, known):
+                    await delete_entry(jobs.connection, jobs.namespace.stream("DEAD"), letter_seq)
+                return
+            except (ConnectionLost, PermissionDenied):
+                raise
+            except StreamError as error:
+                log.warning("jobs.letter_stays", extra=fields(topic=job.topic, id=job.id, error=str(error)))
+                if not until_known:
+                    return
+            await anyio.sleep(ASK_S)
 
     async def bury_malformed(self, delivery: Delivery, error: MalformedMessage) -> None:
         """Make a message that is no job a dead letter, and drop it."""
@@ -275,11 +298,17 @@ class JobDeliveries:
         return [_answer_of(outcome) for outcome in await self._moved(moves, is_certain=is_certain, is_needed=is_needed)]
 
     async def _moved(
-        self, moves: Sequence[tuple[Delivery, Move]], *, is_certain: bool = False, is_needed: bool = True
+        self,
+        moves: Sequence[tuple[Delivery, Move]],
+        *,
+        is_certain: bool = False,
+        is_needed: bool = True,
+        until_known: bool = False,
     ) -> list[int | StreamError]:
         """Make the moves and ack what has moved. `is_certain`: wait for the server's word on each ack, because a
         delivery that came again would be run again."""
-        outcomes = await self._jobs.move_many([move for _, move in moves])
+        make, made = self._jobs.move_many, [move for _, move in moves]
+        outcomes = await (_known(make, made) if until_known else make(made))
         reach("job.move")
         async with anyio.create_task_group() as tasks:
             for (delivery, _), outcome in zip(moves, outcomes, strict=True):
@@ -294,6 +323,20 @@ class JobDeliveries:
 
 def _answer_of(outcome: int | StreamError) -> Answer:
     return True if isinstance(outcome, int) else False if isinstance(outcome, RevisionConflict) else outcome
+
+
+async def _known(
+    act: Callable[[Sequence[T]], Awaitable[Sequence[int | StreamError]]], things: Sequence[T]
+) -> list[int | StreamError]:
+    """Return the outcomes of an act that may be repeated. Repeat it for those whose outcome is not known: they may be
+    stored, or may be yet."""
+    outcomes = list(await act(things))
+    while unknown := [at for at, outcome in enumerate(outcomes) if isinstance(outcome, OutcomeUnknown)]:
+        await anyio.sleep(ASK_S)
+        for at, outcome in zip(unknown, await act([things[at] for at in unknown]), strict=True):
+            if isinstance(outcome, int | RevisionConflict | ConnectionLost | PermissionDenied):
+                outcomes[at] = outcome
+    return outcomes
 
 
 async def _ack(delivery: Delivery) -> None:

@@ -90,7 +90,8 @@ class Settling:
     async def bury(self, tried: Sequence[Tried]) -> None:
         """Make each a dead letter."""
         moves = [(one.delivery, one.used_up, one.reason) for one in tried]
-        await self._say([one.delivery for one in tried], self._store.bury_deliveries(moves, node=self._node))
+        buried = self._store.bury_deliveries(moves, node=self._node, until_known=True)
+        await self._say([one.delivery for one in tried], buried)
 
     async def set_aside(self, unfit: Sequence[Unfit]) -> None:
         """End what must not be run."""
@@ -102,7 +103,7 @@ class Settling:
             some = [one for one in unfit if one.record is not None and one.is_expired == (outcome == "expired")]
             moves = [(one.delivery, one.spent, one.reason) for one in some]
             if moves:
-                ended = self._store.bury_deliveries(moves, outcome=outcome)
+                ended = self._store.bury_deliveries(moves, outcome=outcome, until_known=True)
                 await self._say([one.delivery for one in some], ended)
 
     async def give_back(self, unstarted: Sequence[tuple[Delivery, JobRecord]]) -> None:

@@ -193,6 +193,19 @@ async def test_unknown_is_sent_again_until_it_is_known(own_server: EmbeddedServe
         assert (await stream_state(connection, stream))["messages"] == 2
 
 
+async def test_what_is_on_its_way_is_asked_for_again(connection: Connection, publisher: Publisher) -> None:
+    """As the leader of three servers answers while another message of that id is not stored yet."""
+    subject = connection.namespace.subject("elsewhere")
+    answers = [b'{"stream":"S","seq":7,"duplicate":true}', b'{"error":{"code":409,"err_code":10158}}']
+
+    def answer(_subject: bytes, reply: bytes, _payload: bytes, _block: bytes | None) -> None:
+        connection.send_core(reply.decode(), answers.pop())
+
+    connection.listen(subject, answer)
+    with anyio.fail_after(60):
+        assert (await publisher.publish(subject, b"", message_id="one")).seq == 7
+
+
 @pytest.fixture
 async def link(own_server: EmbeddedServer) -> AsyncIterator[Proxy]:
     async with proxy(own_server.port) as opened:
