@@ -41,6 +41,7 @@ from actors.runtime.rules.slot_keys import Slots, check_path
 from actors.runtime.rules.spellings import unknown_option
 from penstock.errors import UsageError
 from penstock.rows.batch_rows import fields_of, row_reader
+from penstock.rows.sheets.limits import BadSheet, ReaderEnded
 from penstock.sdk.batch_code import CodeEnded, each_in_a_thread, guarded, in_a_thread
 from penstock.sdk.batch_sheets import SheetRow, reduce_to_sheet, split_sheet
 from penstock.sdk.jobs import slots_of
@@ -278,7 +279,7 @@ def _handler(record: TaskRecord, cls: type, concurrency: int | None) -> TaskHand
     is_async = inspect.iscoroutinefunction(function)
     return TaskHandler(
         record=record,
-        split=_step(split) if split is not None else split_sheet,
+        split=_rejecting(_step(split) if split is not None else split_sheet),
         reduce=_step(reduce) if reduce is not None else functools.partial(reduce_to_sheet, is_rows=split is None),
         decode=decode,
         run=_with_context(one) if one is not None and is_async else None,
@@ -384,3 +385,17 @@ def _step(function: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:
         return await anyio.to_thread.run_sync(run, context, abandon_on_cancel=True)
 
     return in_thread
+
+
+def _rejecting(split: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+    """Return a split that ends its batch at a bad sheet. Another try would read the same file."""
+
+    async def run(context: SplitContext) -> None:
+        try:
+            await split(context)
+        except ReaderEnded:
+            raise
+        except BadSheet as fault:
+            raise Reject(str(fault)) from fault
+
+    return run

@@ -7,11 +7,15 @@ and the time of the reading process bound the rest (`child`).
 
 import msgspec
 
-__all__ = ["BadSheet", "SheetLimits"]
+__all__ = ["BadSheet", "ReaderEnded", "SheetLimits"]
 
 
 class BadSheet(ValueError):
     """A sheet that is not read. The message says where (row, column, part of the file), what, and what to do."""
+
+
+class ReaderEnded(BadSheet):
+    """The process that reads the sheet has ended. Another try may come to the sheet's end."""
 
 
 class SheetLimits(msgspec.Struct, frozen=True, kw_only=True):

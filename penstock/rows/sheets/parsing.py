@@ -10,7 +10,7 @@ import msgspec
 from anyio.streams.buffered import BufferedByteReceiveStream
 
 from penstock.rows.sheets.kinds import InputKind, check_encoding, kind_of
-from penstock.rows.sheets.limits import BadSheet, SheetLimits
+from penstock.rows.sheets.limits import BadSheet, ReaderEnded, SheetLimits
 from penstock.rows.sheets.rows import Row
 
 __all__ = ["parse_sheet"]
@@ -61,7 +61,7 @@ async def parse_sheet(
                     yield told.rows
         except (anyio.IncompleteRead, anyio.EndOfStream):
             code = await process.wait()
-            raise BadSheet(f"the file cannot be read: {ENDS.get(code, f'its reader ended with {code}')}") from None
+            raise ReaderEnded(f"the file cannot be read: {ENDS.get(code, f'its reader ended with {code}')}") from None
         finally:
             if process.returncode is None:
                 process.kill()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from typing import ClassVar
 
 import anyio
 import pytest
 
 import penstock
+from penstock.rows.sheets.limits import ReaderEnded
 from streams.clock import monotonic_s
 from streams.connection import Connection
 from streams.errors import (
@@ -178,3 +180,44 @@ async def test_a_step_that_rejects_its_batch_has_no_other_try(connection: Connec
         view = await node.run(task)
     assert (view.state, view.reason) == ("failed", f"{state}: the sheet has no column `sku`")
     assert len(Tries.at_s) == 1
+
+
+class Reads:
+    """How often a split of the test below began, and what it then raises by itself."""
+
+    count = 0
+    error: Exception | None = None
+
+
+@penstock.batch("reads-its-sheet", attempts=ATTEMPTS, retry_base_s=0.01)
+class ReadsItsSheet:
+    async def split(self, ctx: penstock.SplitContext) -> None:
+        Reads.count += 1
+        if Reads.error is not None:
+            raise Reads.error
+        async for rows in penstock.read_sheet(ctx.files, ctx.input["file"], encoding="shift-jis"):
+            await ctx.commit(*(number for number, _ in rows))
+
+    async def map(self, item: int) -> None:
+        return None
+
+
+async def _bytes(text: bytes) -> AsyncIterator[bytes]:
+    yield text
+
+
+async def test_a_bad_sheet_has_no_other_try_and_says_where_it_is_bad(connection: Connection) -> None:
+    Reads.count, Reads.error = 0, None
+    async with plant(connection, ["reads-its-sheet"]) as node:
+        view = await node.submit("reads-its-sheet", upload=_bytes(b'a,b\n1,"2\n'), name="rows.csv")
+        view = await node.until(view.instance_id, "failed")
+    assert view.reason.startswith("splitting: line 2: ")
+    assert Reads.count == 1
+
+
+async def test_a_sheet_whose_reader_was_killed_is_read_again(connection: Connection) -> None:
+    Reads.count, Reads.error = 0, ReaderEnded("the file cannot be read: it was killed")
+    async with plant(connection, ["reads-its-sheet"]) as node:
+        view = await node.run("reads-its-sheet")
+    assert view.reason == "splitting: ReaderEnded: the file cannot be read: it was killed"
+    assert Reads.count == ATTEMPTS
