@@ -82,14 +82,12 @@ def hours(start_ms: int, end_ms: int) -> range:
     return range(start_ms // HOUR_MS, -(-end_ms // HOUR_MS))
 
 
-def window_of(key: str) -> Window | None:
-    """Return the window of the slice whose digest stands under a key. `None`: the key has another form."""
-    name = key.rpartition(".")[2].partition("_")[0]
+def piece_of(key: str) -> Slice | None:
+    """Return the slice whose digest stands under a key. `None`: the key has another form."""
     try:
-        piece = parse_slice_id(name)
+        return parse_slice_id(key.rpartition(".")[2].partition("_")[0])
     except MalformedSliceId:
         return None
-    return Window(piece.start_ms, piece.end_ms)
 
 
 class Digests:
@@ -123,9 +121,12 @@ class Digests:
         except Refused as error:
             log.warning("digest.not_stored", extra=fields(key=key, error=str(error)))
 
-    async def contents(self, source: SourceKey, window: Window, *, longest_ms: int = HOUR_MS) -> dict[bytes, Content]:
-        """Return the latest content of each key that was read in slices that touch the window, by their hashes."""
-        entries = await self._touching(source, window, longest_ms)
+    async def contents(
+        self, source: SourceKey, window: Window, *, longest_ms: int = HOUR_MS, epoch: int = 0
+    ) -> dict[bytes, Content]:
+        """Return the latest content of each key that was read in slices that touch the window, by their hashes.
+        `epoch`: in slices of this epoch only. 0: of all."""
+        entries = await self._touching(source, window, longest_ms, epoch)
         found: dict[bytes, Content] = {}
         for digest in (entry.value for entry in entries):
             pairs, times = _unpacked(digest.contents, 2 * SIZE), _unpacked(digest.times, SIZE)
@@ -134,26 +135,29 @@ class Digests:
                 found[pair[:SIZE]] = max(content, found.get(pair[:SIZE], content))
         return found
 
-    async def known(self, source: SourceKey, window: Window, *, longest_ms: int = HOUR_MS) -> set[bytes]:
-        """Return the hashes of all rows read in slices that touch the window. No slice is longer than `longest_ms`."""
-        entries = await self._touching(source, window, longest_ms)
+    async def known(
+        self, source: SourceKey, window: Window, *, longest_ms: int = HOUR_MS, epoch: int = 0
+    ) -> set[bytes]:
+        """Return the hashes of all rows read in slices that touch the window. No slice is longer than `longest_ms`.
+        `epoch`: as in `contents`."""
+        entries = await self._touching(source, window, longest_ms, epoch)
         return set[bytes]().union(*(read_hashes(entry.value) for entry in entries))
 
-    async def _touching(self, source: SourceKey, window: Window, longest_ms: int) -> list[Entry[Digest]]:
+    async def _touching(self, source: SourceKey, window: Window, longest_ms: int, epoch: int) -> list[Entry[Digest]]:
         touched = hours(window.start_ms - max(longest_ms, HOUR_MS), window.end_ms)
         is_short = len(touched) <= MOST_HOURS
         found: list[Entry[Digest]] = []
         for pattern in [f"{source.key}.h{hour}.*" for hour in touched] if is_short else [f"{source.key}.*.*"]:
-            found += await self._matching(pattern, window)
+            found += await self._matching(pattern, window, epoch)
         return found
 
-    async def _matching(self, pattern: str, window: Window) -> list[Entry[Digest]]:
+    async def _matching(self, pattern: str, window: Window, epoch: int) -> list[Entry[Digest]]:
         try:
             entries = await self._bucket.entries(pattern)
         except MalformedMessage as error:
             log.warning("digest.not_read", extra=fields(pattern=pattern, error=str(error)))
             return []
-        return [entry for entry in entries if _touches(window_of(entry.key), window)]
+        return [entry for entry in entries if _touches(piece_of(entry.key), window, epoch)]
 
 
 def read_hashes(digest: Digest) -> set[bytes]:
@@ -165,8 +169,10 @@ def _key(source: SourceKey, piece: Slice) -> str:
     return f"{source.key}.h{piece.start_ms // HOUR_MS}.{piece.slice_id}"
 
 
-def _touches(one: Window | None, other: Window) -> bool:
-    return one is not None and one.start_ms < other.end_ms and other.start_ms < one.end_ms
+def _touches(piece: Slice | None, window: Window, epoch: int) -> bool:
+    if piece is None or epoch not in (0, piece.epoch):
+        return False
+    return piece.start_ms < window.end_ms and window.start_ms < piece.end_ms
 
 
 def _parts(rows: list[T], most: int) -> list[list[T]]:

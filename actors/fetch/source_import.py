@@ -268,7 +268,7 @@ class Importer:
         if ledger is None:
             start = row.start or levels.settings(LevelName(source.platform, source.source)).start
             start_ms = start_ms_of(start, self._clock.now_ms())
-            made = new_ledger(start_ms, epoch=epoch, is_paused=row.paused)
+            made = new_ledger(start_ms, self._clock.now_ms(), epoch=epoch, is_paused=row.paused)
             await self._ledgers.create(source.key, msgspec.json.encode(made))
         elif record is None and row.paused and isinstance(ledger[0], Ledger):
             paused = steering.pause(ledger[0], ADDED_SO)
@@ -311,10 +311,11 @@ async def first_epochs(connection: Connection, sources: Sequence[SourceKey]) -> 
     return found
 
 
-def new_ledger(start_ms: int, *, epoch: int, is_paused: bool) -> Ledger:
+def new_ledger(start_ms: int, now_ms: int, *, epoch: int, is_paused: bool) -> Ledger:
     """Return the ledger of a source that is added. `epoch`: after those that were seen of an earlier ledger, so that no
-    late word of an old holder means a slice of the new one."""
-    ledger = msgspec.structs.replace(first_ledger(start_ms), epoch=epoch)
+    late word of an old holder means a slice of the new one. An earlier ledger of which nothing was seen had the same
+    epoch. So the fences begin with the time, beyond those that it gave: they are in the ids of messages too."""
+    ledger = msgspec.structs.replace(first_ledger(start_ms), epoch=epoch, fence=now_ms)
     return steering.pause(ledger, ADDED_SO) if is_paused else ledger
 
 

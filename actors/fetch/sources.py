@@ -99,6 +99,9 @@ class Sources:
     def __contains__(self, source: SourceKey) -> bool:
         return source in self._records
 
+    def find(self, source: SourceKey) -> SourceRecord | None:
+        return self._records.get(source)
+
     def adapter(self, source: SourceKey) -> Adapter:
         """Return the source's adapter. Raises UnknownSource, UnusableSource."""
         name = self._record(source).adapter

@@ -18,7 +18,7 @@ from penstock.times import time_text
 from streams.errors import RevisionConflict
 from streams.fetch_messages import SourceResumed
 from streams.log import purge_subject
-from streams.subjects import check_token
+from streams.subjects import check_token, kv_stream
 
 __all__ = ["backfill", "cancel_backfill", "look", "make_ledger", "pause", "remove", "resume", "rewind"]
 
@@ -93,19 +93,23 @@ async def look(records: Records, source: SourceKey, *, start_ms: int | None, end
 
 
 async def remove(records: Records, source: SourceKey, *, keeps_ledger: bool) -> None:
-    """Remove a source: its record first, so that nothing new is cut, then its offers, settings and ledger."""
+    """Remove a source: its record first, so that nothing new is cut, then its offers, settings, ledger, and what later
+    readings would compare with."""
     await records.settings.delete(f"source.{source.key}")
     offers = records.namespace.pattern("slices", source.platform, "*", source.source, ">")
     await purge_subject(records.connection, records.namespace.stream("SLICES"), offers)
     if not keeps_ledger:
         await records.settings.delete(LevelName(source.platform, source.source).key)
         await records.drop_ledger(source)
+        bucket = records.namespace.bucket("DIGESTS")
+        for kept in (f"{source.key}.>", f"login.{source.key}"):
+            await purge_subject(records.connection, kv_stream(bucket), f"$KV.{bucket}.{kept}")
 
 
 async def make_ledger(records: Records, source: SourceKey, start_ms: int, *, is_paused: bool = False) -> Ledger:
     """Make the first ledger, or one in place of a deleted one."""
     epochs = await first_epochs(records.connection, [source])
-    ledger = new_ledger(start_ms, epoch=epochs.get(source, 1), is_paused=is_paused)
+    ledger = new_ledger(start_ms, records.now_ms(), epoch=epochs.get(source, 1), is_paused=is_paused)
     try:
         await records.create_ledger(source, ledger)
     except RevisionConflict:

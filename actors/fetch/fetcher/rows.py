@@ -9,7 +9,7 @@ from hashlib import blake2b
 from actors.fetch.digests import Content, content_hash, key_hash, row_hash
 from actors.fetch.fetcher.decisions import ReadSlice, Short
 from actors.fetch.rules.ledger import Shortfall
-from actors.fetch.sources import SourceKey
+from actors.fetch.sources import SourceKey, SourceRecord
 from actors.runtime.secrets import without_secrets
 from platforms.adapter import BadRow, Row
 from platforms.bounds import window_text
@@ -20,6 +20,8 @@ from streams.subjects import token_of
 PAGE_BYTES = 256 * 1024
 """Bodies in one message: a quarter of the server's default limit, and still hundreds of orders."""
 
+Life = tuple[SourceRecord | None, int]
+"""A source as it was added or changed last, and its epoch. What an earlier life has published does not count in it."""
 
 MOST_RECENT = 100_000
 """Contents of one source in memory, of some 200 bytes each."""
@@ -90,12 +92,14 @@ class RecentSources:
     """The recent contents of all sources of this node. The sources that were read longest ago make room."""
 
     def __init__(self) -> None:
-        self._of: dict[SourceKey, RecentContents] = {}
+        self._of: dict[SourceKey, tuple[Life, RecentContents]] = {}
 
-    def of(self, source: SourceKey) -> RecentContents:
-        """Return the source's recent contents, for a reading of it."""
-        recent = self._of[source] = self._of.pop(source, RecentContents())
-        while len(self._of) > 1 and sum(map(len, self._of.values())) > MOST_RECENT_OF_ALL:
+    def of(self, source: SourceKey, life: Life) -> RecentContents:
+        """Return the source's recent contents, for a reading of it. In another life of the source there are none."""
+        known, recent = self._of.pop(source, (life, RecentContents()))
+        recent = recent if known == life else RecentContents()
+        self._of[source] = life, recent
+        while len(self._of) > 1 and sum(len(each) for _, each in self._of.values()) > MOST_RECENT_OF_ALL:
             del self._of[next(iter(self._of))]
         return recent
 

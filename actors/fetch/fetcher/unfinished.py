@@ -10,7 +10,7 @@ from __future__ import annotations
 from actors.fetch.fetcher.decisions import Failed, Hopeless, Outcome, ReadSlice, TimedOut, TooWide
 from actors.fetch.fetcher.rows import NewContents, NewVersions
 from actors.fetch.rules.ledger import OpenSlice
-from actors.fetch.sources import SourceKey
+from actors.fetch.sources import SourceKey, SourceRecord
 from platforms.adapter import Adapter, Row
 from platforms.bounds import Window
 from platforms.lists import WindowReading
@@ -35,8 +35,8 @@ class Batch:
 
 
 class UnfinishedReading:
-    """One reading of one window, over one or more attempts. `fence`: that of the first one. `unpublished`: rows that
-    are not known to be stored."""
+    """One reading of one window, over one or more attempts. `record`: the source as it was when the reading began.
+    `fence`: that of the first attempt. `unpublished`: rows that are not known to be stored."""
 
     def __init__(
         self,
@@ -46,8 +46,10 @@ class UnfinishedReading:
         new: NewVersions | NewContents,
         *,
         fence: int,
+        record: SourceRecord | None,
         began_ms: int = 0,
     ) -> None:
+        self.record = record
         self.began_ms = began_ms
         self.adapter = adapter
         self.window = window
@@ -109,10 +111,15 @@ class UnfinishedReadings:
     def __init__(self) -> None:
         self._kept: dict[tuple[SourceKey, str], UnfinishedReading] = {}
 
-    def take(self, work: ReadSlice, adapter: Adapter, window: Window, now_ms: int) -> UnfinishedReading | None:
-        """Return the unfinished reading of the slice, ready for another attempt, if there is one that still fits."""
+    def take(
+        self, work: ReadSlice, record: SourceRecord | None, adapter: Adapter, window: Window, now_ms: int
+    ) -> UnfinishedReading | None:
+        """Return the unfinished reading of the slice, ready for another attempt, if there is one that still fits. After
+        a change of the source it does not: the account may be another shop's."""
         found = self._kept.pop((work.source, work.slice.slice_id), None)
-        if found is None or found.adapter is not adapter or found.window != window or now_ms > found.used_ms + KEEP_MS:
+        if found is None or found.record != record or found.adapter is not adapter or found.window != window:
+            return None
+        if now_ms > found.used_ms + KEEP_MS:
             return None
         found.attempts += 1
         found.requests_before = found.reading.requests

@@ -190,7 +190,7 @@ class WindowReader:
     ) -> Outcome:
         """Keep what was read: contents for every later reading, and after trouble that may pass the reading itself.
         Return what the outcome is then. `is_part`: a part of the slice is complete, and its rest is another slice."""
-        if isinstance(progress.new, NewContents) and progress.new.has_more:
+        if isinstance(progress.new, NewContents) and progress.new.has_more and self._is_unchanged(work, progress):
             await self._store_contents(work, progress, progress.new)
         if is_part and isinstance(outcome, TimedOut | TooWide):
             return TimedOut(f"{outcome.reason}; the next attempt goes on from there", goes_on=True)
@@ -255,12 +255,14 @@ class WindowReader:
                 rows = await session.request(reading, ask)
                 if rows and not work.is_trusted:
                     await self._note_readable(work.source)
+                self._check_source(work, progress)
                 batch = progress.take(rows, self._read_ms())
                 self._check_clock(work, progress, asked_ms)
                 reach("fetch")
                 if batch is not None:
                     await self._pace(work, batch, time)
                     await publish(partial(self._publish, work, progress, batch, next(pages)))
+        self._check_source(work, progress)
         self._obeying.checked(work.source, adapter, reading.obeys)
         if reading.bad:
             await self._set_aside(work, reading.bad)
@@ -285,8 +287,8 @@ class WindowReader:
     async def _begun(self, work: ReadSlice, adapter: Adapter) -> UnfinishedReading:
         """Return the slice's unfinished reading, or a new one."""
         declared = adapter.declaration
-        window = widened(work, declared.overlap_ms)
-        kept = self._kept.take(work, adapter, window, self._clock.now_ms())
+        window, record = widened(work, declared.overlap_ms), self._sources.find(work.source)
+        kept = self._kept.take(work, record, adapter, window, self._clock.now_ms())
         if kept is not None:
             return kept
         reading = begin_reading(
@@ -298,7 +300,8 @@ class WindowReader:
             page_sizes=self._obeying.page_sizes(work.source, adapter),
         )
         new = await self._known(work, window, declared)
-        return UnfinishedReading(adapter, window, reading, new, fence=work.slice.fence, began_ms=self._clock.now_ms())
+        fence, began_ms = work.slice.fence, self._clock.now_ms()
+        return UnfinishedReading(adapter, window, reading, new, fence=fence, record=record, began_ms=began_ms)
 
     def _read_ms(self) -> int:
         """Return a time for an answer: the version of its rows if the platform has none. Later answers get later
@@ -340,16 +343,29 @@ class WindowReader:
             progress.is_void = True
             raise Stopped(NotNow(f"the answer was made {span_text(early_ms)} before the window had settled", early_ms))
 
+    def _check_source(self, work: ReadSlice, progress: UnfinishedReading) -> None:
+        """Begin the window anew if the source was changed, and stop if it was removed, since the reading began. Its
+        account may be another shop's by now."""
+        if not self._is_unchanged(work, progress):
+            progress.is_void = True
+            raise Stopped(NotNow("the source was changed or removed while its window was read", 0))
+
+    def _is_unchanged(self, work: ReadSlice, progress: UnfinishedReading) -> bool:
+        return self._sources.find(work.source) == progress.record
+
     async def _known(self, work: ReadSlice, window: Window, declared: Declaration) -> NewVersions | NewContents:
         """Return what tells new rows from those that earlier readings of the window published. Where versions have an
-        order, a first look needs none: stores know a version that comes again."""
-        longest_ms = _longest_ms(work, window, declared)
+        order, a first look needs none: stores know a version that comes again. After a rewind the tail publishes all
+        again, so for it only readings of its own epoch count."""
+        longest_ms, piece = _longest_ms(work, window, declared), work.slice
+        epoch = piece.epoch if piece.kind == "t" else 0
         if not declared.is_version_ordered:
-            latest = await self._digests.contents(work.source, window, longest_ms=longest_ms)
-            return NewContents(latest, self._recent.of(work.source))
+            latest = await self._digests.contents(work.source, window, longest_ms=longest_ms, epoch=epoch)
+            life = self._sources.find(work.source), piece.epoch
+            return NewContents(latest, self._recent.of(work.source, life))
         if work.slice.kind != "a" and not _compares_all(work, declared):
             return NewVersions(set(), is_kept=_keep_ms(work, declared) > 0)
-        return NewVersions(await self._digests.known(work.source, window, longest_ms=longest_ms))
+        return NewVersions(await self._digests.known(work.source, window, longest_ms=longest_ms, epoch=epoch))
 
     def _step_ms(self, work: ReadSlice) -> int:
         try:

@@ -5,10 +5,9 @@ from base64 import b64encode
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.fetch.digests import HOUR_MS, SIZE, Digest, hours, read_hashes, row_hash, window_of
+from actors.fetch.digests import HOUR_MS, SIZE, Digest, hours, piece_of, read_hashes, row_hash
 from actors.fetch.rules.slices import Slice
 from platforms.adapter import Row
-from platforms.bounds import Window
 
 TIMES = st.integers(0, 2_000_000_000_000)
 KEYS = st.text(max_size=20)
@@ -44,10 +43,10 @@ def test_a_digest_written_by_hand_holds_nothing_or_whole_hashes() -> None:
 
 
 @given(st.sampled_from("tba"), st.integers(0, 99), TIMES, st.integers(1, HOUR_MS), st.sampled_from(["", "_1", "_27"]))
-def test_a_key_says_which_window_it_is_of(kind: str, epoch: int, start_ms: int, length_ms: int, part: str) -> None:
+def test_a_key_says_which_slice_it_is_of(kind: str, epoch: int, start_ms: int, length_ms: int, part: str) -> None:
     piece = Slice(kind, epoch, start_ms, start_ms + length_ms)  # type: ignore[arg-type]  # one of the three letters
-    assert window_of(f"mall.s1.h1.{piece.slice_id}{part}") == Window(start_ms, start_ms + length_ms)
+    assert piece_of(f"mall.s1.h1.{piece.slice_id}{part}") == piece
 
 
-def test_a_key_of_another_form_is_of_no_window() -> None:
-    assert window_of("mall.s1.h1.hello") is None
+def test_a_key_of_another_form_is_of_no_slice() -> None:
+    assert piece_of("mall.s1.h1.hello") is None

@@ -6,7 +6,7 @@ from actors.fetch.digests import Content
 from actors.fetch.fetcher import rows
 from actors.fetch.fetcher.rows import shortness
 from actors.fetch.rules.ledger import Shortfall
-from actors.fetch.sources import SourceKey
+from actors.fetch.sources import SourceKey, SourceRecord
 from platforms.adapter import Row
 from platforms.bounds import Window
 from platforms.reading import ReadingResult, ShortPart
@@ -22,10 +22,18 @@ def test_sources_read_longest_ago_leave_when_all_together_remember_too_much(monk
     monkeypatch.setattr(rows, "MOST_RECENT_OF_ALL", 10)
     sources, shops = rows.RecentSources(), [SourceKey("mall", f"s{number}") for number in range(3)]
     for shop in shops:
-        recent = sources.of(shop)
+        recent = sources.of(shop, (None, 1))
         for number in range(5):
             recent.add(f"{number}".encode(), Content(1, b"open    "))
-    assert [len(sources.of(shop)) for shop in (shops[2], shops[1], shops[0])] == [5, 5, 0]
+    assert [len(sources.of(shop, (None, 1))) for shop in (shops[2], shops[1], shops[0])] == [5, 5, 0]
+
+
+def test_contents_of_a_source_before_a_change_or_a_rewind_are_not_remembered() -> None:
+    sources, shop, record = rows.RecentSources(), SourceKey("mall", "s1"), SourceRecord("mall", {"shop": "s1"})
+    for life in ((record, 1), (record, 2), (SourceRecord("mall", {"shop": "s2"}), 2)):
+        assert len(sources.of(shop, life)) == 0
+        sources.of(shop, life).add(b"1", Content(1, b"open    "))
+        assert len(sources.of(shop, life)) == 1
 
 
 def test_contents_are_kept_again_only_if_a_reading_found_more() -> None:

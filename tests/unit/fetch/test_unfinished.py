@@ -20,7 +20,7 @@ from actors.fetch.fetcher.unfinished import MOST_ANEW, UnfinishedReading, Unfini
 from actors.fetch.rules.cutting import cut
 from actors.fetch.rules.ledger import OpenSlice, first_ledger
 from actors.fetch.rules.settings import FetchSettings
-from actors.fetch.sources import SourceKey
+from actors.fetch.sources import SourceKey, SourceRecord
 from actors.runtime.actor import Work
 from platforms.adapter import Adapter, Page
 from platforms.bounds import Window
@@ -33,12 +33,13 @@ WINDOW = Window(0, 600_000)
 SHOP, SETTINGS, NOW = SourceKey("mall", "s1"), FetchSettings(slice_ms=600_000), 10_000_000
 PIECE = OpenSlice("t", 1, 0, 600_000)
 WORK = ReadSlice(SHOP, PIECE, SETTINGS)
+RECORD = SourceRecord("own", {"shop": "s1"})
 ADAPTER: Adapter = declare(adapter_table(pages={"style": "link", "size": 20, "total": "total", "next": "next"}))
 
 
 def begun() -> UnfinishedReading:
     reading = Reading(ADAPTER.declaration, WINDOW)
-    return UnfinishedReading(ADAPTER, WINDOW, reading, NewVersions(set()), fence=1)
+    return UnfinishedReading(ADAPTER, WINDOW, reading, NewVersions(set()), fence=1, record=RECORD)
 
 
 def move(progress: UnfinishedReading, number: int) -> None:
@@ -49,7 +50,7 @@ def move(progress: UnfinishedReading, number: int) -> None:
 def resumed(progress: UnfinishedReading) -> UnfinishedReading:
     kept = UnfinishedReadings()
     kept.keep(WORK, progress, 0)
-    again = kept.take(WORK, ADAPTER, WINDOW, 1)
+    again = kept.take(WORK, RECORD, ADAPTER, WINDOW, 1)
     assert again is progress
     return progress
 
@@ -90,4 +91,11 @@ def test_a_refusal_met_by_a_later_attempt_drops_the_reading_and_is_no_end_of_the
     assert isinstance(resumed(progress).ended(PIECE, Hopeless("400")), Failed)
     kept = UnfinishedReadings()
     kept.keep(WORK, progress, 0)
-    assert kept.take(WORK, ADAPTER, WINDOW, 1) is None
+    assert kept.take(WORK, RECORD, ADAPTER, WINDOW, 1) is None
+
+
+def test_a_reading_of_another_account_is_not_gone_on_with() -> None:
+    progress, kept = begun(), UnfinishedReadings()
+    move(progress, 1)
+    kept.keep(WORK, progress, 0)
+    assert kept.take(WORK, SourceRecord("own", {"shop": "s2"}), ADAPTER, WINDOW, 1) is None
