@@ -34,6 +34,7 @@ from actors.batch.rules.record import (
 )
 from streams.backoff import Backoff
 from streams.batch_messages import Counts
+from tests.support.collector import no_collector
 
 CHUNKS = 2
 POLICY = Backoff(retries=1)
@@ -89,22 +90,23 @@ class Found(NamedTuple):
     stuck: int
 
 
+@no_collector()
 def search(rules: Rules, *, most: int = 200_000) -> Found:
     """Return what the search found, up to the first violation."""
     first = World(Instance(instance_id="i", task="t", created_ms=0))
-    seen, todo = {_key(first): first}, deque([first])
+    seen, todo = {_key(first): first}, deque([_key(first)])
     before: dict[Key, list[Key]] = {}
     while todo and len(seen) < most:
-        world = todo.popleft()
+        world = seen[here := todo.popleft()]
         for after in steps(world, rules):
             wrong = violations(world, after) + swept(world.record, after.record, rules)
             if wrong:
                 return Found(len(seen), wrong, 0)
             key = _key(after)
-            before.setdefault(key, []).append(_key(world))
+            before.setdefault(key, []).append(here)
             if key not in seen:
                 seen[key] = after
-                todo.append(after)
+                todo.append(key)
     return Found(len(seen), [], _stuck(seen, before))
 
 

@@ -32,6 +32,7 @@ from actors.fetch.rules.ledger import Ledger, OpenSlice, Outage, first_ledger
 from actors.fetch.rules.settings import FetchSettings
 from actors.fetch.rules.slices import parse_slice_id
 from actors.fetch.rules.steering import accept_hole, redrive_hole
+from tests.support.collector import no_collector
 
 LATE = 10**12
 """A moment at which every wait is over."""
@@ -118,6 +119,7 @@ class Finding(NamedTuple):
     trace: tuple[str, ...] = ()
 
 
+@no_collector()
 def search(world: World) -> Finding:
     """Visit every state that can be reached; stop at the first breach of a rule, by fewest steps."""
     first = world.first()

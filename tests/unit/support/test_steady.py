@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[3]
+NO_OTHER_PLUGINS = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": "-p xdist.plugin"}
 COUNTING = """
 from pathlib import Path
 
@@ -37,15 +38,27 @@ def counted():
 def test_what_failed_runs_again_alone(tmp_path: Path, tests: str, code: int, runs: int) -> None:
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
     (tmp_path / "test_it.py").write_text(f"{COUNTING}\n{tests}\n")
-    ended = subprocess.run(
-        [sys.executable, "-m", "tests.support.steady", "-q"],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "PYTEST_ADDOPTS": ""},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    ended = steady(tmp_path)
     assert (ended.returncode, len((tmp_path / "runs").read_text())) == (code, runs), ended.stdout
     is_unsteady = runs > 1 and code == 0
     assert ("Not steady" in ended.stdout) == is_unsteady
     assert ended.stdout.endswith("test_it.py::test_one\n") == is_unsteady
+
+
+def test_a_module_is_compiled_once_though_nothing_may_be_written_beside_it(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text("import module\n\ndef test_one():\n    pass\n")
+    (tmp_path / "module.py").write_text("")
+    assert steady(tmp_path, PYTHONDONTWRITEBYTECODE="1", PYTHONPYCACHEPREFIX="").returncode == 0
+    assert [path.parent.name for path in tmp_path.rglob("module.*.pyc")] == [tmp_path.name]
+    assert not (tmp_path / "__pycache__").exists()
+
+
+def steady(folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "tests.support.steady", "-q"],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **NO_OTHER_PLUGINS, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
