@@ -13,8 +13,8 @@ means that they were not sent.
 import asyncio
 import logging
 import secrets
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Never, TypeVar
 
 import anyio
@@ -89,6 +89,7 @@ class Connection:
         self._each_second: dict[Callable[[], None], None] = {}
         self._second: asyncio.TimerHandle | None = None
         self._answers = PendingReplies("")
+        self._risked: list[str] = []
         self.standstill = Standstill()
         self.store = StoreState()
         """The state of the server's store, as this process knows it."""
@@ -236,6 +237,15 @@ class Connection:
 
         return Subscription(self, self.listen(check_pattern(subject), deliver))
 
+    @contextmanager
+    def risking(self, subject: str) -> Iterator[None]:
+        """Have a refusal of this subject end the request alone, and not the connection."""
+        self._risked.append(subject)
+        try:
+            yield
+        finally:
+            self._risked.remove(subject)
+
     async def leave(self, why: str) -> None:
         """Leave the server for another one of its cluster. It is as if the link broke: requests in flight end with
         OutcomeUnknown."""
@@ -350,7 +360,8 @@ class Connection:
         if "permissions violation" in text:
             denial = PermissionDenied(f"{text.removeprefix('nats: ')}; check this user's permissions")
             self._answers.denied(denial)
-            self.fail(denial)
+            if not any(map(denial.is_about, self._risked)):
+                self.fail(denial)
         elif self._told != (reason := text or repr(error)):  # the library reports each failed try
             self._told = reason
             log.warning("connection.troubled", extra={"fields": {"name": self.name, "reason": reason}})

@@ -25,6 +25,7 @@ from streams.differences import (
 )
 from streams.errors import NoStream, OutcomeUnknown, Refused, TopologyMismatch
 from streams.specs import ConsumerSpec, StreamSpec, Topology
+from streams.subjects import api_prefix
 
 log = logging.getLogger(__name__)
 
@@ -87,11 +88,13 @@ async def apply(connection: Connection, topology: Topology, *, adopt: bool = Fal
 
 
 async def ensure_consumer(connection: Connection, spec: ConsumerSpec) -> None:
-    """Make the consumer if it is not there. Raises TopologyMismatch if there is another one of that name, and
-    NoStream."""
+    """Make the consumer if it is not there. Raises TopologyMismatch if there is another one of that name, NoStream, and
+    PermissionDenied, which does not end the connection here: one task may lack its right, and others not."""
     body = {"stream_name": spec.stream, "config": spec.config(), "action": "create"}
+    make = f"CONSUMER.CREATE.{spec.stream}.{spec.name}"
     try:
-        await _ask(connection, f"CONSUMER.CREATE.{spec.stream}.{spec.name}", body)
+        with connection.risking(api_prefix() + make):
+            await _ask(connection, make, body)
     except Refused as error:
         if error.err_code != _CONSUMER_EXISTS:
             raise

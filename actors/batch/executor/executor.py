@@ -40,7 +40,7 @@ from streams.batch_messages import Pointer, decode_pointer
 from streams.clock import monotonic_s, until_turn_s
 from streams.connection import Connection
 from streams.delivery import Delivery
-from streams.errors import ConnectionLost, MalformedMessage, PermissionDenied, StreamError, TopologyMismatch
+from streams.errors import ConnectionLost, MalformedMessage, StreamError, TopologyMismatch
 from streams.log import subjects_of
 from streams.puller import Puller
 from streams.specs import ConsumerSpec, batch_consumers
@@ -229,10 +229,11 @@ class Executor:
 
     async def _make(self, spec: ConsumerSpec) -> bool:
         """Make a consumer if it is not there, and return whether it is. Tell once why it cannot be made. One that
-        somebody made otherwise stops its task, and nothing else. Raises ConnectionLost and PermissionDenied only."""
+        somebody made otherwise, or that this user may not make, stops its task, and nothing else. Raises ConnectionLost
+        only."""
         try:
             await ensure_consumer(self._connection, spec)
-        except (ConnectionLost, PermissionDenied):
+        except ConnectionLost:
             raise
         except StreamError as error:
             why = "; ".join(error.differences) if isinstance(error, TopologyMismatch) else str(error)
