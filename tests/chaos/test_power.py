@@ -19,6 +19,7 @@ from streams.subjects import Namespace
 from tests.support.chaos import Form
 from tests.support.disks import PowerDisk, power_disk
 from tests.support.jobs import TOPIC, Jobs, open_jobs
+from tests.support.moments import a_moment
 from tests.support.processes import cluster, urls_of
 
 OLD_S = 156.0
@@ -179,6 +180,6 @@ async def test_a_power_cut_of_a_fast_server_costs_nothing_that_is_older_than_two
             await tasks.start(ResurrectedMessages(jobs.connection, [stream], memory, lambda _key: True).run)
             with anyio.fail_after(30):
                 while memory.is_in_doubt(stream):
-                    await anyio.lowlevel.checkpoint()
+                    await a_moment()
             tasks.cancel_scope.cancel()
         assert {await jobs.state(str(number)) for number in range(100)} <= {"ready", "reserved"}

@@ -18,6 +18,7 @@ from streams.connection import Connection
 from streams.frames import Message
 from streams.log import read_log
 from streams.publisher import Publisher
+from tests.support.moments import a_moment
 from tests.support.server import stream_state
 
 FOLDER = Path(__file__).parents[1] / "golden" / "answers"
@@ -118,7 +119,7 @@ class Recorder:
         dead = (await stream_state(self._connection, namespace.stream("DEAD")))["last_seq"]
         await self._publisher.publish(f"{name}.submit.{subject}", data)
         while (await stream_state(self._connection, namespace.stream("SUBMIT")))["messages"]:
-            pass
+            await a_moment()
         pattern = namespace.pattern("dead", ">")
         letters = [
             entry async for entry in read_log(self._connection, namespace.stream("DEAD"), pattern) if entry.seq > dead

@@ -25,6 +25,7 @@ from streams.log import read_log
 from streams.publisher import Publisher
 from streams.specs import Topology
 from streams.topology import apply
+from tests.support.moments import a_moment
 from tests.support.server import topology_for
 
 TOPIC = "mail"
@@ -88,7 +89,7 @@ class Office:
         view = await self.desk.change_topic(topic, values)
         with anyio.fail_after(20):
             while (await self.desk.change_topic(topic, {})).settings != view.settings:
-                await anyio.lowlevel.checkpoint()
+                await a_moment()
 
     async def dead(self) -> list[Any]:
         """Return the dead letters, as plain values."""

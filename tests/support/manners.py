@@ -26,6 +26,7 @@ from streams.publisher import Publisher
 from streams.specs import sink_consumer
 from streams.topology import ensure_consumer
 from tests.support.engine import Node, add_source, history_start_ms, ledger_when, put_setting
+from tests.support.moments import a_moment
 from tests.support.sinks import unsettled
 
 SHOP = SourceKey("manner", "s1")
@@ -96,7 +97,7 @@ async def store_all(connection: Connection, publisher: Publisher, path: Path) ->
         await tasks.start(lambda task_status: run(task_status=task_status))
         with anyio.fail_after(120):
             while await unsettled(connection) != (0, 0):
-                await anyio.lowlevel.checkpoint()
+                await a_moment()
         stop.set()
 
 

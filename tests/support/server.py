@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 import anyio
-from anyio.lowlevel import checkpoint
 
 from streams.clock import now_ms
 from streams.connection import Connection, connect
@@ -22,6 +21,7 @@ from streams.server import EmbeddedServer, embedded_server
 from streams.specs import Topology, wanted
 from streams.subjects import Namespace
 from streams.topology import is_passing
+from tests.support.moments import a_moment
 
 BUSY_S = 20.0
 """Creating a stream flushes to the disk, which other tests on this machine may keep busy for seconds."""
@@ -114,7 +114,7 @@ async def once_it_is_led(ask: Callable[[], Awaitable[T]]) -> T:
         except Refused as refused:
             if not is_passing(refused):
                 raise
-            await checkpoint()
+            await a_moment()
 
 
 async def leader_of(connection: Connection, of: str) -> str:
@@ -123,7 +123,7 @@ async def leader_of(connection: Connection, of: str) -> str:
         info = await once_it_is_led(partial(connection.api, of, timeout_s=BUSY_S))
         if leader := info["cluster"].get("leader"):
             return str(leader)
-        await checkpoint()
+        await a_moment()
 
 
 async def leading(servers: Sequence[_Server], connection: Connection, of: str) -> _Server:
@@ -175,7 +175,7 @@ async def freeze(server: Stoppable) -> None:
     server.send_signal(signal.SIGSTOP)
     with anyio.fail_after(20):
         while not _stands_still(server.pid):
-            await anyio.lowlevel.checkpoint()
+            await a_moment()
 
 
 def thaw(server: Stoppable) -> None:
@@ -186,7 +186,7 @@ async def until_written(server: EmbeddedServer) -> None:
     """Wait until what was acknowledged is in the consumers' files: they have not changed for a while."""
     with anyio.fail_after(30):
         while now_ms() / 1000 - _last_written(server.store) < 2:
-            await anyio.lowlevel.checkpoint()
+            await a_moment()
 
 
 def _last_written(store: Path) -> float:

@@ -18,6 +18,7 @@ from streams.message_ids import order_message_id
 from streams.publisher import Outgoing, Publisher
 from streams.specs import sink_consumer
 from streams.topology import ensure_consumer
+from tests.support.moments import a_moment
 from tests.support.server import add_stream
 
 T = TypeVar("T")
@@ -145,4 +146,4 @@ async def until_settled(connection: Connection) -> None:
     """Wait until the broker has nothing left. Three servers agree on the acknowledgements a moment later."""
     with anyio.fail_after(20):
         while await unsettled(connection) != (0, 0):
-            await anyio.lowlevel.checkpoint()
+            await a_moment()

@@ -22,6 +22,7 @@ from streams.server_clock import ServerClock
 from streams.specs import Topology
 from streams.subjects import token_of
 from streams.topology import apply
+from tests.support.moments import a_moment
 from tests.support.server import topology_for
 
 
@@ -106,7 +107,7 @@ async def timer_beside(server: EmbeddedServer, connection: Connection, name: str
 async def until_complete(timer: DelayTimer) -> None:
     """Wait until the timer holds everything and knows every job."""
     while len(timer.held) < 8 or not timer.is_complete:
-        await anyio.lowlevel.checkpoint()
+        await a_moment()
 
 
 async def ready_jobs(connection: Connection) -> list[Ready]:
@@ -122,7 +123,7 @@ async def ready_jobs(connection: Connection) -> list[Ready]:
 async def until_ready(connection: Connection, count: int) -> list[Ready]:
     """Wait until so many jobs are ready, and return them."""
     while len(found := await ready_jobs(connection)) < count:
-        await anyio.lowlevel.checkpoint()
+        await a_moment()
     return found
 
 

@@ -32,6 +32,7 @@ from streams.server import EmbeddedServer
 from tests.support.answers import FOLDER, Recorder
 from tests.support.batch_node import UNSERVED, BatchNode, batch_node
 from tests.support.engine import add_source
+from tests.support.moments import a_moment
 
 LARGE = json.dumps({"body": "x" * (256 * 1024)})
 JOBS, RECEIPTS, BATCHES = "/v1/topics/mail/jobs", "/v1/receipts", "/v1/batches"
@@ -70,7 +71,7 @@ async def until(asker: Recorder, batch: str, state: str = "done") -> None:
     """Wait until an instance is in a state; nothing of that is written down."""
     with anyio.fail_after(60):
         while (await asker.look("batch", "show", json.dumps({"id": batch})))["state"] != state:
-            pass
+            await a_moment()
 
 
 async def test_jobs_over_http(asker: Recorder) -> None:
@@ -571,7 +572,7 @@ async def test_batches_as_a_service(asker: Recorder) -> None:
     await until(asker, "s1")
     with anyio.fail_after(60):  # the first call fails, and which state it has is left out before
         while "state" not in (await asker.look("batch", "show", '{"id": "s1"}'))["calls"][0]:
-            pass
+            await a_moment()
     await batch("submit", json.dumps(every))
     await batch("show", '{"id": "s1"}')
     await batch("why", '{"id": "s1"}')
@@ -637,7 +638,7 @@ async def declared(node: BatchNode) -> None:
         await Flows(Bucket(link, publisher, link.namespace.bucket("FLOWS"), bytes)).declare(record)
         with anyio.fail_after(30):
             while "pay" not in {view.flow for view in await flows.list()}:
-                await anyio.lowlevel.checkpoint()
+                await a_moment()
 
 
 async def test_flows(asker: Recorder, node: BatchNode) -> None:

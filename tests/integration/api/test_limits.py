@@ -16,6 +16,7 @@ from penstock.node.http_server import HEADERS
 from streams.connection import Connection
 from streams.publisher import Publisher
 from tests.support.gateway import SharedGateway, running_gateway
+from tests.support.moments import a_moment
 
 HOST = b"Host: localhost\r\n"
 JSON = b"Content-Type: application/json\r\n"
@@ -251,7 +252,7 @@ async def test_beyond_the_most_connections_the_next_one_is_refused_and_the_other
         await opened.aclose()
         with anyio.fail_after(30):
             while not (await exchange(gateway.port, GET + CLOSE + b"\r\n")).startswith(b"HTTP/1.1 200 "):
-                pass
+                await a_moment()
 
 
 async def test_behind_a_proxy_clients_are_told_apart_by_what_it_says(

@@ -14,6 +14,7 @@ from streams.connection import Connection
 from streams.publisher import Publisher
 from tests.integration.api.test_tokens import call
 from tests.support.gateway import SharedGateway, running_gateway
+from tests.support.moments import a_moment
 
 
 async def test_a_token_makes_no_more_topics_than_it_may(guarded_gateway: SharedGateway) -> None:
@@ -89,4 +90,4 @@ async def test_no_add_waits_for_a_count_but_a_tenants_first(
                 [job] = (await running.desk.list("mail", limit=1)).jobs
                 await running.desk.delete("mail", job.id)
                 while await add() != 201:  # the next count knows of it
-                    await anyio.lowlevel.checkpoint()
+                    await a_moment()

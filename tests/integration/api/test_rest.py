@@ -6,6 +6,8 @@ import anyio
 import pytest
 from aiohttp import ClientSession
 
+from tests.support.moments import a_moment
+
 pytestmark = pytest.mark.three_servers
 
 
@@ -20,7 +22,7 @@ async def until_counted(client: ClientSession, topic: str, state: str, count: in
     """Wait until every server has what was stored: counts and lists may be a moment old on three."""
     with anyio.fail_after(20):
         while (await call(client, "GET", f"/v1/topics/{topic}"))[state] != count:
-            await anyio.lowlevel.checkpoint()
+            await a_moment()
 
 
 async def add(client: ClientSession, topic: str, body: object, status: int = 201) -> Any:
@@ -246,7 +248,7 @@ async def test_a_paused_topic_hands_out_nothing_until_it_goes_on(client: ClientS
     await add(client, topic, {"id": "1"})
     with anyio.fail_after(30):
         while await reserve(client, topic, wait_ms=0):  # the pause is heard of within a moment
-            pass
+            await a_moment()
     answers: list[list[dict[str, Any]]] = []
 
     async def wait() -> None:

@@ -23,6 +23,7 @@ from streams.clock import now_ms
 from streams.connection import Connection
 from streams.publisher import Publisher
 from tests.support.gateway import RunningGateway, SharedGateway, running_gateway
+from tests.support.moments import a_moment
 
 pytestmark = pytest.mark.three_servers
 
@@ -288,4 +289,4 @@ async def test_who_deletes_kicks_and_changes_is_in_the_log(
 async def _until(gateway: RunningGateway, token: str, expected: int) -> None:
     with anyio.fail_after(30):
         while await status(gateway, token, "GET", "/v1/topics") != expected:
-            pass
+            await a_moment()

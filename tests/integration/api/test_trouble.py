@@ -20,6 +20,7 @@ from tests.integration.api.test_limits import CLOSE, GET, POST, connected_to, ex
 from tests.integration.api.test_rest import add, call, reserve, settle
 from tests.support.command import node
 from tests.support.gateway import running_gateway
+from tests.support.moments import a_moment
 from tests.support.server import connected
 
 
@@ -32,7 +33,7 @@ async def test_while_the_server_is_away_the_gateway_says_so_and_goes_on_afterwar
                 await own_server.stop()
                 with anyio.fail_after(30):
                     while (await _status(client, "GET", "/ready")) == 200:
-                        pass
+                        await a_moment()
                 assert await call(client, "GET", "/health") == {"status": "ok"}
                 for method, path in (("GET", "/v1/topics/t/jobs/1"), ("POST", "/v1/topics/t/jobs")):
                     async with client.request(method, path, json={"id": "2"}) as response:
@@ -43,7 +44,7 @@ async def test_while_the_server_is_away_the_gateway_says_so_and_goes_on_afterwar
                 await own_server.restart()
                 with anyio.fail_after(30):
                     while (await _status(client, "GET", "/ready")) != 200:
-                        pass
+                        await a_moment()
                 assert (await settle(client, "finish", job["receipt"]))[0]["code"] == "ok"
                 assert (await add(client, "t", {"id": "3"}))["is_new"]
 

@@ -16,6 +16,7 @@ from streams.connection import Connection
 from streams.files import Files
 from streams.publisher import Publisher
 from tests.support.batch_node import UNSERVED
+from tests.support.moments import a_moment
 
 pytestmark = pytest.mark.three_servers
 
@@ -228,7 +229,7 @@ async def test_a_cancelled_batch_has_its_sheet_and_one_without_rows_says_so(
             await batches.sheet(made.instance_id, tmp_path / "early.csv")
         with anyio.fail_after(60):
             while (await batches.show(made.instance_id)).state != "running":
-                await anyio.lowlevel.checkpoint()
+                await a_moment()
         await batches.cancel(made.instance_id)
         view = await batches.wait(made.instance_id, timeout_s=60)
     finally:

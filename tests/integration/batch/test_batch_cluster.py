@@ -12,6 +12,7 @@ from streams.connection import connect
 from streams.errors import StreamError
 from streams.specs import batch_consumers
 from tests.support.batches import plant
+from tests.support.moments import a_moment
 from tests.support.processes import cluster, urls_of
 from tests.support.server import leading
 
@@ -49,7 +50,7 @@ async def test_a_leader_that_dies_begins_no_item_again(tmp_path: Path) -> None:
                         after = await made.submit("long-on-three")
                         break
                     except StreamError:
-                        await anyio.lowlevel.checkpoint()
+                        await a_moment()
             assert (await made.until(after.instance_id, "done")).state == "done"
             may_end.set()
             assert (await made.until(long.instance_id, "done")).state == "done"

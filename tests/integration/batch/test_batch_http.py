@@ -16,6 +16,7 @@ from streams.connection import Connection
 from streams.files import files_stream
 from tests.support.batch_app import ODD_NAME
 from tests.support.batch_node import UNSERVED, BatchNode
+from tests.support.moments import a_moment
 
 pytestmark = pytest.mark.three_servers
 
@@ -336,11 +337,11 @@ async def test_an_upload_that_breaks_off_leaves_nothing(
     with anyio.fail_after(60):
         await writer.drain()
         while not (begun := await pieces(link) - before):
-            await anyio.lowlevel.checkpoint()
+            await a_moment()
         writer.close()
         await writer.wait_closed()
         while begun <= await pieces(link):
-            await anyio.lowlevel.checkpoint()
+            await a_moment()
     assert (await told(client, "GET", "/v1/batches/http-3"))[0] == 404
 
 

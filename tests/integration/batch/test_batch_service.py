@@ -15,6 +15,7 @@ from streams.fetch_messages import decode_dead_letter
 from streams.log import read_log
 from streams.publisher import Publisher
 from tests.support.batch_node import BatchNode
+from tests.support.moments import a_moment
 from tests.support.natscli import NatsCli
 
 pytestmark = pytest.mark.three_servers
@@ -168,7 +169,7 @@ async def test_what_is_handed_in_by_a_publish_is_made(link: Connection, batches:
             await publisher.publish(f"{link.namespace.name}.{subject}", json.dumps(asked).encode())
     with anyio.fail_after(30):
         while len(made := await batches.list(tenant="raw")) < 3:
-            await anyio.lowlevel.checkpoint()
+            await a_moment()
     assert {"svc-6", "svc-7"} < {view.instance_id for view in made}
     pages, after = list[str](), ""
     while page := await batches.list(tenant="raw", most=1, after=after):
@@ -201,7 +202,7 @@ async def test_what_is_handed_in_and_refused_is_a_dead_letter(
     stream, pattern = link.namespace.stream("DEAD"), link.namespace.pattern("dead", "batch", "*", str(stored.seq))
     with anyio.fail_after(30):
         while not (found := [entry async for entry in read_log(link, stream, pattern)]):
-            await anyio.lowlevel.checkpoint()
+            await a_moment()
     letter = json.loads(found[0].payload)
     assert says in letter["reason"]
     again = plan(decode_dead_letter(found[0].payload))

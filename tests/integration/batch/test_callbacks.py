@@ -25,6 +25,7 @@ from streams.fetch_messages import DeadLetter, decode_dead_letter
 from streams.log import read_log
 from tests.support.batches import LONG_S, Plant, plant
 from tests.support.callbacks import SECRET, VARIABLE, Receiver, receiver
+from tests.support.moments import a_moment
 
 SOON = Backoff(retries=2, base_ms=10, cap_ms=20)
 
@@ -58,7 +59,7 @@ class UntilCancelled(Told):
 
     async def split(self, ctx: penstock.SplitContext) -> None:
         while not ctx.is_cancelled:
-            await anyio.lowlevel.checkpoint()
+            await a_moment()
 
 
 @pytest.fixture(autouse=True)
@@ -198,7 +199,7 @@ async def test_after_the_last_try_it_is_given_up_and_says_so(
         [done] = await settled(node, "i", "given_up")
         with anyio.fail_after(LONG_S):
             while not (letters := await dead_letters(connection)):
-                await anyio.lowlevel.checkpoint()
+                await a_moment()
         stored = await events(connection, "i")
     assert (done.tries, done.info) == (3, f"the callback answers {status}; a status from 200 to 299 is needed")
     assert [event.event for event in stored] == ["done", "callback_given_up"]

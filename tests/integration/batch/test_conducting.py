@@ -30,6 +30,7 @@ from streams.publisher import Publisher
 from streams.specs import batch_consumers, wanted
 from streams.topology import apply
 from tests.support.batches import LONG_S, plant
+from tests.support.moments import a_moment
 
 CONDUCTOR = ("conductor",)
 TASK = TaskRecord(task="nobody", attempts=3, retry_base_ms=300)
@@ -190,7 +191,7 @@ async def test_an_instance_is_left_to_the_node_that_tends_it_now(
         async with another_conductor(connection, publisher):
             with anyio.fail_after(LONG_S):
                 while "idle" not in node.members.live():
-                    await anyio.lowlevel.checkpoint()
+                    await a_moment()
             looks.clear()
             await counted(looks, ours, 5)
             assert looks.count(theirs) <= 1, "the one that was under way"
@@ -199,7 +200,7 @@ async def test_an_instance_is_left_to_the_node_that_tends_it_now(
 async def counted(looks: list[str], instance_id: str, times: int) -> None:
     with anyio.fail_after(LONG_S):
         while looks.count(instance_id) < times:
-            await anyio.lowlevel.checkpoint()
+            await a_moment()
 
 
 log: dict[str, Any] = {}
@@ -285,5 +286,5 @@ async def test_a_steps_pointer_is_acknowledged_when_the_step_is_over(connection:
         await node.run("looks-back")
         with anyio.fail_after(LONG_S):
             while await offered(connection):
-                await anyio.lowlevel.checkpoint()
+                await a_moment()
     assert log["waiting"] == ["split", "reduce"]

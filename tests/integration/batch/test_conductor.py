@@ -34,6 +34,7 @@ from streams.log import last_entry, purge_subject
 from streams.publisher import Publisher
 from streams.subjects import kv_stream
 from tests.support.batches import LONG_S, Plant, batch_of, plant
+from tests.support.moments import a_moment
 
 TASK = TaskRecord(task="nobody", keep_days=1)
 ITEMS = 12
@@ -63,7 +64,7 @@ async def test_a_cancelled_instance_that_nobody_works_on_ends(
         await node.engine.instances.create(await staged(items, "alone"))
         with anyio.fail_after(LONG_S):
             while not (await node.record("alone")).open:
-                await anyio.lowlevel.checkpoint()
+                await a_moment()
         await node.desk.cancel("alone")
         view = await node.until("alone", "cancelled")
     assert view.counts == Counts(cancelled=ITEMS)
@@ -91,7 +92,7 @@ async def test_what_has_been_kept_long_enough_is_removed_with_its_items_and_file
             made[instance_id] = await node.engine.instances.create(record)
         with anyio.fail_after(LONG_S):
             while {record.instance_id for record in node.engine.instances.known()} != {"old2"}:
-                await anyio.lowlevel.checkpoint()
+                await a_moment()
         assert [info.name async for info in files.all()] == ["old2/result.xlsx"]
         assert await items.chunk(made["old"], 0) is None
         assert await items.chunk(made["old2"], 0) is not None
@@ -101,7 +102,7 @@ async def test_what_has_been_kept_long_enough_is_removed_with_its_items_and_file
         with anyio.fail_after(LONG_S):
             for stream, messages in left.items():
                 while (await connection.api(f"STREAM.INFO.{stream}"))["state"]["messages"] != messages:
-                    await anyio.lowlevel.checkpoint()
+                    await a_moment()
 
 
 async def test_what_is_seen_of_an_instance_is_all_that_lists_show_and_no_more(connection: Connection) -> None:
@@ -113,7 +114,7 @@ async def test_what_is_seen_of_an_instance_is_all_that_lists_show_and_no_more(co
         await node.engine.instances.create(made)
         with anyio.fail_after(LONG_S):
             while (seen := node.engine.instances.seen("i")) is None:
-                await anyio.lowlevel.checkpoint()
+                await a_moment()
         assert len(msgspec.json.encode(seen)) < 500
         assert ([await node.desk.show("i")], "") == await node.desk.all()
         assert (await node.record("i")).input == given
@@ -139,7 +140,7 @@ async def test_a_result_that_nobody_fetched_is_kept_for_its_days_and_then_gone(
             )
         with anyio.fail_after(LONG_S):
             while node.engine.instances.seen("yesterday") is not None or node.engine.instances.seen("today") is None:
-                await anyio.lowlevel.checkpoint()
+                await a_moment()
         with pytest.raises(UnknownInstance):
             await node.desk.result("yesterday")
         _, parts = await node.desk.result("today")
@@ -157,13 +158,13 @@ async def test_those_that_have_not_ended_are_known_by_their_task(connection: Con
         await node.until("i0", "cancelled")
         with anyio.fail_after(LONG_S):
             while len(instances.unfinished("nobody")) != 2:
-                await anyio.lowlevel.checkpoint()
+                await a_moment()
         assert {record.instance_id for record in instances.unfinished("nobody")} == {"i1", "i2"}
         await instances.remove(await instances.get("i1"))
         await instances.create(Instance(instance_id="i1", task="another", created_ms=0))
         with anyio.fail_after(LONG_S):
             while not instances.unfinished("another"):
-                await anyio.lowlevel.checkpoint()
+                await a_moment()
         assert [record.instance_id for record in instances.unfinished("nobody")] == ["i2"]
 
 
@@ -180,7 +181,7 @@ async def known(node: Plant, record: TaskRecord) -> None:
     await node.engine.tasks.declare(record)
     with anyio.fail_after(LONG_S):
         while record.task not in node.engine.tasks.known():
-            await anyio.lowlevel.checkpoint()
+            await a_moment()
 
 
 async def test_a_step_that_nobody_has_begun_waits_for_whoever_comes(
@@ -203,15 +204,15 @@ async def test_a_step_that_nobody_has_begun_waits_for_whoever_comes(
         await node.engine.instances.create(Instance(instance_id="early", task="nobody", created_ms=0))
         with anyio.fail_after(LONG_S):
             while looks < 3:  # by then it is offered
-                await anyio.lowlevel.checkpoint()
+                await a_moment()
             first = await node.record("early")
             while looks < 60:
-                await anyio.lowlevel.checkpoint()
+                await a_moment()
             assert await node.record("early") == first
             work, pointers = connection.namespace.stream("WORK"), connection.namespace.pattern("work", ">")
             await purge_subject(connection, work, pointers)
             while await last_entry(connection, work, pointers) is None:
-                await anyio.lowlevel.checkpoint()
+                await a_moment()
             assert await node.record("early") == first
 
 
@@ -229,7 +230,7 @@ async def test_an_instance_whose_tasks_record_is_removed_can_be_cancelled_and_is
         await node.engine.instances.create(await staged(items, "left", input=sheet))
         with anyio.fail_after(LONG_S):
             while not (await node.record("left")).open:
-                await anyio.lowlevel.checkpoint()
+                await a_moment()
         await node.desk.cancel("left")
         assert (await node.until("left", "cancelled")).counts == Counts(cancelled=ITEMS)
         work = await connection.api(f"STREAM.INFO.{namespace.stream('WORK')}")
@@ -240,7 +241,7 @@ async def test_an_instance_whose_tasks_record_is_removed_can_be_cancelled_and_is
         await node.engine.instances.move("left", lambda record: replace(record, ended_ms=1))
         with anyio.fail_after(LONG_S):
             while node.engine.instances.seen("left") is not None:
-                await anyio.lowlevel.checkpoint()
+                await a_moment()
         assert [info.name async for info in files.all()] == ["leftover/upload-1"]
         work = await connection.api(f"STREAM.INFO.{namespace.stream('WORK')}")
         assert work["state"]["messages"] == 0
@@ -269,7 +270,7 @@ async def test_what_was_begun_counts_before_the_watch_tells_it(
             )
         with anyio.fail_after(LONG_S):
             while len(list(node.engine.instances.known())) < 9 or len(late) < 3:
-                await anyio.lowlevel.checkpoint()
+                await a_moment()
         states = [(await node.record(f"i{number}")).state for number in range(9)]
     assert sorted(states) == ["pending"] * 6 + ["splitting"] * 3
 
@@ -297,7 +298,7 @@ async def test_a_delete_whose_desk_died_is_ended_by_the_conductor(
         await node.engine.instances.create(record)
         with anyio.fail_after(LONG_S):
             while await items.chunk(record, 0) is not None:
-                await anyio.lowlevel.checkpoint()
+                await a_moment()
 
 
 async def test_what_is_deleted_is_gone_and_its_id_is_free(connection: Connection, publisher: Publisher) -> None:
@@ -334,12 +335,12 @@ async def test_what_goes_is_kept_as_files_and_stays_while_it_cannot_be(
         )
         with anyio.fail_after(LONG_S):
             while not notices:
-                await anyio.lowlevel.checkpoint()
+                await a_moment()
         assert (await node.record("kept")).deleted_ms == 0
         (tmp_path / "nobody").unlink()
         with anyio.fail_after(LONG_S):
             while [*node.engine.instances.known()]:
-                await anyio.lowlevel.checkpoint()
+                await a_moment()
     assert {each.kind for each in notices} == {"archive_down", "archive_up"}
     assert f"cannot be written: {tmp_path}, batch " in notices[0].text
     folder = tmp_path / "nobody"
@@ -362,7 +363,7 @@ async def test_what_the_archive_could_not_write_to_its_end_leaves_no_part(
         await node.engine.instances.create(await staged(items, "kept", state="done", ended_ms=1))
         with anyio.fail_after(LONG_S):
             while not notices:
-                await anyio.lowlevel.checkpoint()
+                await a_moment()
     assert [path.name for path in (tmp_path / "nobody").iterdir()] == ["kept.0.jsonl"]
 
 

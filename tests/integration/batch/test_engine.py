@@ -23,6 +23,7 @@ from streams.batch_messages import ChunkResult, Counts
 from streams.connection import Connection
 from streams.errors import OutcomeUnknown, RevisionConflict
 from tests.support.batches import LONG_S, Plant, plant, plant_in_its_own_task
+from tests.support.moments import a_moment
 
 QUICK: dict[str, Any] = {"retry_base_s": 0.01, "retry_cap_s": 0.02}
 
@@ -328,11 +329,11 @@ async def test_cancelled_what_runs_ends_and_the_rest_is_cancelled(node: Plant) -
     view = await node.submit("plain", ["gate"] * 1000)
     with anyio.fail_after(LONG_S):
         while log.ran.total() < 2:  # the first of four of each chunk in hand
-            await anyio.lowlevel.checkpoint()
+            await a_moment()
         assert (await node.desk.cancel(view.instance_id)).state == "cancelling"
         released = (await node.record(view.instance_id)).released
         while not ((seen := node.engine.instances.seen(view.instance_id)) and seen.is_cancelling):
-            await anyio.lowlevel.checkpoint()
+            await a_moment()
     log.gate.set()
     view = await node.until(view.instance_id, "cancelled")
     page = await node.desk.items(view.instance_id, status="ok")
@@ -365,7 +366,7 @@ async def test_paused_nothing_begins_and_resumed_it_ends(node: Plant) -> None:
     log.gate.set()
     with anyio.fail_after(LONG_S):
         while (await node.desk.show(view.instance_id)).counts.succeeded < 2:
-            await anyio.lowlevel.checkpoint()
+            await a_moment()
     assert (await node.desk.show(view.instance_id)).state == "paused"
     await node.desk.resume(view.instance_id)
     assert (await node.until(view.instance_id, "done")).counts.succeeded == 2
@@ -378,7 +379,7 @@ async def test_paused_only_the_chunks_in_hand_end(node: Plant) -> None:
         assert (await node.desk.pause(view.instance_id)).state == "paused"
         log.gate.set()
         while (await node.desk.show(view.instance_id)).counts.succeeded < log.ran.total():
-            await anyio.lowlevel.checkpoint()
+            await a_moment()
     assert (await node.run("fragile", ["good"])).state == "done"
     assert 4 <= log.ran.total() < 40  # a few chunks of four
     assert (await node.desk.show(view.instance_id)).state == "paused"
@@ -395,7 +396,7 @@ async def test_instances_wait_for_their_turn_by_priority_and_tenant(node: Plant)
         await node.submit("two-places", given, id=name, tenant=tenant, priority=priority)
         with anyio.fail_after(LONG_S):
             while node.engine.instances.seen(name) is None or (given and name not in log.begun):
-                await anyio.lowlevel.checkpoint()
+                await a_moment()
     assert log.begun == ["first", "second"]
     log.gates["second"].set()
     await node.until("oldest", "done")
@@ -449,7 +450,7 @@ async def test_cancelled_at_a_low_rate_it_does_not_wait_for_its_turn(node: Plant
     view = await node.submit("slow")
     with anyio.fail_after(LONG_S):
         while not log.ran:
-            await anyio.lowlevel.checkpoint()
+            await a_moment()
     began_s = anyio.current_time()
     await node.desk.cancel(view.instance_id)
     ended = await node.until(view.instance_id, "cancelled")

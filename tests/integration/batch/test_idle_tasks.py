@@ -27,6 +27,7 @@ from streams.specs import ConsumerSpec, batch_consumers, wanted
 from streams.subjects import Namespace
 from streams.topology import apply, ensure_consumer
 from tests.support.batches import LONG_S, Plant, plant
+from tests.support.moments import a_moment
 
 TASKS = ("idle-a", "idle-b")
 may_end: list[anyio.Event] = []
@@ -54,7 +55,7 @@ def consumers_of(connection: Connection, task: str) -> set[str]:
 async def until(is_so: Callable[[], Awaitable[bool]]) -> None:
     with anyio.fail_after(LONG_S):
         while not await is_so():
-            await anyio.lowlevel.checkpoint()
+            await a_moment()
 
 
 async def test_only_a_task_with_an_instance_at_work_has_consumers(connection: Connection) -> None:
@@ -156,7 +157,7 @@ async def takes_over(connection: Connection, look: ConsumerSpec, names: Sequence
 async def until_why(node: Plant, instance_id: str, code: str, item: int | None = None) -> BatchWhy:
     with anyio.fail_after(LONG_S):
         while (told := await node.desk.why(instance_id, item)).code != code:
-            await anyio.lowlevel.checkpoint()
+            await a_moment()
     return told
 
 

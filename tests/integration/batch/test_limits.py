@@ -16,6 +16,7 @@ from streams.server import EmbeddedServer
 from streams.specs import wanted
 from streams.topology import apply
 from tests.support.batches import LONG_S, Plant, plant
+from tests.support.moments import a_moment
 
 
 def says(**limits: float) -> TaskRecord:
@@ -121,12 +122,12 @@ async def test_a_split_that_waits_for_its_worker_does_not_begin_while_paused(con
         await node.engine.instances.create(Instance(instance_id="i", task="paused-early", created_ms=0))
         with anyio.fail_after(LONG_S):
             while not await waiting():
-                await anyio.lowlevel.checkpoint()
+                await a_moment()
         await node.desk.pause("i")
         async with plant(connection, ["paused-early"], name="n1", roles=("executor",)):
             with anyio.fail_after(LONG_S):
                 while await waiting():
-                    await anyio.lowlevel.checkpoint()
+                    await a_moment()
             assert PausedEarly.splits == 0
             await node.desk.resume("i")
             assert (await node.until("i", "done")).items == 0
@@ -150,7 +151,7 @@ async def test_a_small_instance_does_not_stand_behind_a_large_one_of_its_task(co
         large = await node.submit("in-a-row", 5_000, tenant="a")
         with anyio.fail_after(LONG_S):
             while InARow.began < 30:
-                await anyio.lowlevel.checkpoint()
+                await a_moment()
         before = InARow.began
         assert (await node.run("in-a-row", 1, tenant="b", priority=100)).state == "done"
         assert InARow.began - before < 550
@@ -186,7 +187,7 @@ async def test_workers_beyond_the_limit_have_no_part_until_one_leaves(
             with anyio.fail_after(LONG_S):
                 for node in (*leavers, *stayers):
                     while len(node.members.names()) < 4 or not all(each.tasks for each in node.members.live().values()):
-                        await anyio.lowlevel.checkpoint()
+                        await a_moment()
             view = await stayers[0].run("few-at-once", 100)
             assert (view.state, view.counts.succeeded, FewAtOnce.most) == ("done", 100, 2)
         assert (await stayers[0].run("few-at-once", 10)).counts.succeeded == 10

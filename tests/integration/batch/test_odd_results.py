@@ -17,6 +17,7 @@ from streams.connection import Connection
 from streams.publisher import Publisher
 from streams.specs import batch_consumers
 from tests.support.batches import plant
+from tests.support.moments import a_moment
 from tests.support.server import full
 
 ran: Counter[int] = Counter()
@@ -83,14 +84,14 @@ async def test_an_outcome_that_the_broker_does_not_take_is_kept_until_it_does(
         with anyio.fail_after(30):
             await gates["began"].wait()
             while len(await node.results(view.instance_id)) < 2:
-                await anyio.lowlevel.checkpoint()
+                await a_moment()
         async with full(connection, stream):
             gates["end"].set()
             with anyio.fail_after(30):
                 while "executor.write_waits" not in caplog.messages:  # noqa: ASYNC110
                     await anyio.sleep(0.02)
                 while (waiting := (await consumers_pending(connection, namespace.stream("WORK")))[maps]) > 1:
-                    await anyio.lowlevel.checkpoint()
+                    await a_moment()
         view = await node.until(view.instance_id, "done")
     assert waiting == 1
     assert view.counts == Counts(succeeded=12)

@@ -16,6 +16,7 @@ from streams.files import CHUNK, Files, files_stream
 from streams.log import extent_of
 from streams.publisher import Publisher
 from tests.support.batches import LONG_S, plant
+from tests.support.moments import a_moment
 
 HOUR_MS = 3_600_000
 
@@ -82,7 +83,7 @@ async def test_a_node_looks_by_itself(
     async with plant(connection, ["of-uploads"], name="n2"):
         with anyio.fail_after(LONG_S):
             while await names(files):
-                await anyio.lowlevel.checkpoint()
+                await a_moment()
 
 
 async def test_no_instance_is_made_of_a_file_that_may_be_removed_meanwhile(

@@ -21,6 +21,7 @@ from streams.log import purge_subject
 from streams.publisher import Publisher
 from streams.specs import batch_consumers
 from tests.support.batches import plant
+from tests.support.moments import a_moment
 
 _runs: list[str] = []
 
@@ -93,7 +94,7 @@ async def test_a_split_whose_pointer_was_removed_by_hand_and_offered_again_runs_
             await publisher.publish(subject, encode_message(pointer))
         with anyio.fail_after(30):
             while (await consumers_pending(connection, stream))[consumer]:
-                await anyio.lowlevel.checkpoint()
+                await a_moment()
         SlowToSplit.may_end.set()
         view = await node.until("mine", "done")
     assert view.result == {"runs": ["run 1"]}
@@ -130,7 +131,7 @@ async def test_a_splits_pointer_that_comes_after_the_seal_is_forgotten(
     async def until_none_waits() -> None:
         with anyio.fail_after(30):
             while (await consumers_pending(connection, stream))[consumer]:
-                await anyio.lowlevel.checkpoint()
+                await a_moment()
 
     async with plant(connection, ["split-late"]) as node:
         await node.submit("split-late", id="mine")

@@ -29,6 +29,7 @@ from streams.log import last_entry
 from streams.publisher import Publisher
 from streams.server import EmbeddedServer
 from tests.support.batches import LONG_S, Plant, plant
+from tests.support.moments import a_moment
 from tests.support.proxy import proxy
 
 
@@ -136,10 +137,10 @@ async def test_a_split_of_a_batch_that_was_cancelled_and_deleted_learns_it(conne
             await SameIdSplit.began["old"].wait()
             await _cancel_and_delete(node, "gone")
             while node.engine.instances.seen("gone") is not None:
-                await anyio.lowlevel.checkpoint()
+                await a_moment()
             SameIdSplit.may_end["old"].set()
             while "old" not in SameIdSplit.saw:
-                await anyio.lowlevel.checkpoint()
+                await a_moment()
     assert SameIdSplit.saw["old"]
 
 
@@ -223,7 +224,7 @@ async def test_a_result_that_a_lost_link_held_back_is_none_of_a_later_batch_of_i
                 await SameIdStalled.began["new"].wait()
                 wire.heal()
                 while await last_entry(connection, connection.namespace.stream("ITEMS"), place) is None:
-                    await anyio.lowlevel.checkpoint()
+                    await a_moment()
                 SameIdStalled.may_end["new"].set()
                 view = await node.until("same", "done")
     assert view.result == {"ends": ["new"]}

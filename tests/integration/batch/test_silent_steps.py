@@ -19,6 +19,7 @@ from streams.connection import Connection
 from streams.publisher import Publisher
 from streams.specs import batch_consumers
 from tests.support.batches import LONG_S, plant
+from tests.support.moments import a_moment
 
 
 class Log:
@@ -78,10 +79,10 @@ async def test_a_silent_splitters_chunks_are_never_read(
             monkeypatch.setattr(steps, "BEAT_S", 600.0)
             monkeypatch.setattr(batch_conductor, "BEAT_TTL_S", 0)
             while log.ran.total() < 2:
-                await anyio.lowlevel.checkpoint()
+                await a_moment()
             log.wakes.set()
             while (await consumers_pending(connection, namespace.stream("WORK")))[splits]:
-                await anyio.lowlevel.checkpoint()
+                await a_moment()
             assert (await consumers_pending(connection, namespace.stream("WORK")))[maps] == 3
         log.gate.set()
         view = await node.until("mine", "done")

@@ -12,6 +12,7 @@ import penstock
 from streams.batch_messages import Counts
 from streams.connection import Connection
 from tests.support.batches import LONG_S, Plant, plant
+from tests.support.moments import a_moment
 
 ran: Counter[str] = Counter()
 gates: dict[str, anyio.Event] = {}
@@ -90,7 +91,7 @@ async def test_nothing_of_a_chunk_began_and_it_is_given_back_as_it_was(connectio
         await first.submit("slowly", {"items": 4}, id="head")
         with anyio.fail_after(LONG_S):
             while not ran:
-                await anyio.lowlevel.checkpoint()
+                await a_moment()
         await first.submit("slowly", {"items": 4}, id="mine")
         await _until_open(first, "mine")
     async with plant(connection, TASKS, name="n2") as second:
@@ -103,4 +104,4 @@ async def test_nothing_of_a_chunk_began_and_it_is_given_back_as_it_was(connectio
 async def _until_open(node: Plant, instance_id: str) -> None:
     with anyio.fail_after(LONG_S):
         while not (await node.record(instance_id)).open:
-            await anyio.lowlevel.checkpoint()
+            await a_moment()

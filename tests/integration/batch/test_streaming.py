@@ -25,6 +25,7 @@ from streams.topology import apply
 from tests.support.batch_streaming_app import ALL, HALF, STREAMED, notes_of
 from tests.support.batches import LONG_S, Plant, plant
 from tests.support.command import node as node_process
+from tests.support.moments import a_moment
 
 
 class Log:
@@ -89,7 +90,7 @@ async def half_way(node: Plant, given: Any = None) -> None:
     await node.submit("streaming", given, id="mine")
     with anyio.fail_after(LONG_S):
         while (await node.record("mine")).counts.ended < 5:
-            await anyio.lowlevel.checkpoint()
+            await a_moment()
 
 
 async def test_items_run_before_the_split_has_ended_and_reduce_comes_after_all(connection: Connection) -> None:
@@ -197,7 +198,7 @@ async def test_paused_half_way_nothing_more_begins_and_resumed_it_ends(connectio
         log.gate.set()
         with anyio.fail_after(LONG_S):
             while (await node.record("mine")).seal is None:
-                await anyio.lowlevel.checkpoint()
+                await a_moment()
         assert (await node.desk.show("mine")).state == "paused"
         assert log.ran == Counter(range(5))
         await node.desk.resume("mine")

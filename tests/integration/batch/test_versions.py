@@ -17,6 +17,7 @@ from penstock.sdk.batches import task_handlers
 from streams.batch_messages import Chunk, Counts
 from streams.connection import Connection
 from tests.support.batches import LONG_S, Plant, plant
+from tests.support.moments import a_moment
 
 ran: Counter[str] = Counter()
 
@@ -71,7 +72,7 @@ async def test_an_older_worker_serves_its_own_and_a_newer_instance_waits_for_a_n
         await split_by("1.10", node, "newer")
         with anyio.fail_after(LONG_S):
             while "instance.waits_for_version" not in caplog.text:
-                await anyio.lowlevel.checkpoint()
+                await a_moment()
         view = await node.run("versioned", 4, id="older")
         assert (view.state, view.result, ran["1.9"]) == ("done", "1.9", 4)
         newer = await node.desk.show("newer")
@@ -113,7 +114,7 @@ async def test_a_cancelled_instance_of_a_newer_version_ends_without_a_newer_work
         await split_by("1.10", node, "newer")
         with anyio.fail_after(LONG_S):
             while not (await node.record("newer")).open:
-                await anyio.lowlevel.checkpoint()
+                await a_moment()
         await node.desk.cancel("newer")
         view = await node.until("newer", "cancelled")
     assert view.counts == Counts(cancelled=10)

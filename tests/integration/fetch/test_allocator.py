@@ -34,6 +34,7 @@ from tests.support.engine import (
     put_setting,
     running_node,
 )
+from tests.support.moments import a_moment
 from tests.support.server import connected
 
 SHOP = SourceKey("mall", "s1")
@@ -308,7 +309,7 @@ async def until_follow(cluster: Cluster, names: set[str], within_s: float = 30) 
     """Wait until exactly these nodes follow the ledgers."""
     with anyio.fail_after(within_s):
         while followers(cluster) != names:
-            await anyio.lowlevel.checkpoint()
+            await a_moment()
 
 
 def allocators(names: Iterable[str]) -> list[NodeRecord]:

@@ -35,6 +35,7 @@ from tests.support.engine import (
     stored_versions,
     truth_of,
 )
+from tests.support.moments import a_moment
 from tests.support.proxy import proxy
 
 SHOP = SourceKey("mall", "s1")
@@ -149,7 +150,7 @@ async def silent_has_forgotten(node: Node) -> None:
     (running,) = [one for lane, one in node.engine.fetcher._running.items() if lane.is_tail]
     with anyio.fail_after(30):
         while running.puller is None or running.puller.held:
-            await anyio.lowlevel.checkpoint()
+            await a_moment()
 
 
 async def test_a_stop_finishes_what_is_in_hand_and_begins_nothing(connection: Connection, publisher: Publisher) -> None:
@@ -189,7 +190,7 @@ async def test_past_the_drain_deadline_all_is_given_back_at_once(
         with anyio.fail_after(20):
             await leaver.has_ended.wait()
             while len(given_back) < 4:
-                await anyio.lowlevel.checkpoint()
+                await a_moment()
         door.open()
         async with running_node(connection, publisher, node="heir") as heir:
             await read_up(heir, mall)

@@ -23,6 +23,7 @@ from streams.topology import apply
 from tests.support.command import node as node_process
 from tests.support.engine import a_mall, adapter_table, ledger_bucket, ledger_when, running_node, stored_orders
 from tests.support.manners import SHOP, add_manner, judge, read_to_end, references, store_all
+from tests.support.moments import a_moment
 from tests.support.server import topology_for
 
 SPAN_S = 3.0
@@ -96,11 +97,11 @@ async def test_a_limit_by_application_is_learned_once_for_all_shops_and_nodes(
             await add_manner(connection, publisher, running, table, source=shop, **own)
         with anyio.fail_after(60):
             while not any(status == 429 for _, status in gate.answers):
-                await anyio.lowlevel.checkpoint()
+                await a_moment()
         met, later = len(gate.answers), 200
         with anyio.fail_after(60):
             while len(gate.answers) < met + later:
-                await anyio.lowlevel.checkpoint()
+                await a_moment()
         assert gate.is_kept(meeting_s=2 * SPAN_S)
         rates = RateCalls(ServiceClient(connection, "rates", 10.0))
         listed: dict[tuple[str, str], Any] = {}

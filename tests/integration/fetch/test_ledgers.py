@@ -20,6 +20,7 @@ from streams.publisher import Publisher
 from streams.server import EmbeddedServer
 from streams.subjects import Namespace
 from tests.support.buckets import add_bucket
+from tests.support.moments import a_moment
 from tests.support.server import connected
 
 SHOP, OTHER = SourceKey("mall", "s1"), SourceKey("mall", "s2")
@@ -283,7 +284,7 @@ async def test_ledgers_are_followed_only_while_somebody_needs_it(connection: Con
                 await plain.when(SHOP, lambda ledger: ledger is not None and ledger.fence == 1)
             with anyio.fail_after(10):
                 while plain.ledgers.is_followed or plain.ledgers.known():
-                    await anyio.lowlevel.checkpoint()
+                    await a_moment()
             assert await holders[0].ledgers.move(SHOP, raised) == 2
             async with plain.ledgers.followed():
                 seen = plain.ledgers.peek(SHOP)

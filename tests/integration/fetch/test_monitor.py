@@ -43,6 +43,7 @@ from tests.support.engine import (
     put_setting,
     running_node,
 )
+from tests.support.moments import a_moment
 from tests.support.office import an_office
 from tests.support.proxy import proxy
 from tests.support.server import full
@@ -367,7 +368,7 @@ async def test_figures_name_the_leader_and_a_source_that_a_person_paused(
         await add_shop(connection, publisher, Ledger(0, now, now, state="paused"))
         with anyio.fail_after(30):
             while figures.get_sample_value("penstock_source_paused", labels) != 1:
-                await anyio.lowlevel.checkpoint()
+                await a_moment()
         assert figures.get_sample_value("penstock_source_parked", labels) == 0
     assert figures.get_sample_value("penstock_monitor_elected") == 0
     assert figures.get_sample_value("penstock_source_paused", labels) is None

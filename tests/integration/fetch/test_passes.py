@@ -32,6 +32,7 @@ from tests.support.engine import (
     stored_versions,
     truth_of,
 )
+from tests.support.moments import a_moment
 
 SHOP = SourceKey("mall", "s1")
 PAST_MS = 10_000
@@ -144,7 +145,7 @@ async def queue_is_empty(connection: Connection) -> None:
     stream = connection.namespace.stream("SLICES")
     with anyio.fail_after(30):
         while (await connection.api(f"STREAM.INFO.{stream}"))["state"]["messages"]:
-            await anyio.lowlevel.checkpoint()
+            await a_moment()
 
 
 # ---- second looks

@@ -26,6 +26,7 @@ from streams.server import EmbeddedServer, embedded_server
 from streams.specs import wanted
 from streams.subjects import Namespace
 from streams.topology import apply
+from tests.support.moments import a_moment
 
 MALL, ONE = LevelName("mall"), LevelName("mall", "one")
 
@@ -216,7 +217,7 @@ async def test_nodes_hold_the_same_whenever_they_started(
         for node in (first, second, last):
             with anyio.fail_after(30):
                 while not node.live.has_seen("mark", "", mark) or node.live.revisions().get("fetch.mark") != mark:
-                    await anyio.lowlevel.checkpoint()
+                    await a_moment()
             names = (DEFAULT, MALL, ONE)
             held.append(
                 ([node.live.levels.settings(name) for name in names], sorted(each.key for each in node.live.refused()))

@@ -20,6 +20,7 @@ from streams.connection import Connection
 from streams.server import EmbeddedServer
 from streams.topology import apply
 from tests.support.flow_bank import WITHIN_S, Bank
+from tests.support.moments import a_moment
 from tests.support.server import topology_for
 
 pytestmark = pytest.mark.asyncio(loop_factories=["asyncio"])  # the nodes are processes of their own
@@ -203,7 +204,7 @@ async def test_a_split_that_fails_is_told_and_tried_again(bank: Bank) -> None:
         await running.logged("flow.split_failed", flow="prizes")
         with fail_after(WITHIN_S):
             while not (progress := await bank.progress()).rounds:
-                await anyio.lowlevel.checkpoint()
+                await a_moment()
     assert "split: " in progress.rounds[-1].errors[0]
     assert progress.every_ms == progress.rounds[-1].every_ms > 0, "else the round itself fails, and is a dead letter"
     async with bank.node("n2"):

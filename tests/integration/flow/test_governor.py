@@ -24,6 +24,7 @@ from streams.publisher import Publisher
 from streams.rate_messages import LIFE_S, SECOND_S, AskShares, KeyAsk
 from streams.server import EmbeddedServer
 from tests.support.flow import WITHIN_S, FlowHand, FlowTown, flow_town
+from tests.support.moments import a_moment
 from tests.support.server import Reachable
 from tests.support.slots import stand_again
 
@@ -133,7 +134,7 @@ async def test_nodes_that_join_and_die_never_take_the_rate_above_and_come_to_equ
         await third.has_begun(RATE)
         with anyio.fail_after(WITHIN_S):
             while not await has_equal_parts(town, second):
-                pass
+                await a_moment()
         third.die()
         await has_all(town, first)
         assert holds(town)

@@ -17,6 +17,7 @@ from streams.server import EmbeddedServer
 from streams.topology import apply
 from tests.support.command import node
 from tests.support.flow_bank import Bank, between, fullest
+from tests.support.moments import a_moment
 from tests.support.server import topology_for
 
 pytestmark = pytest.mark.asyncio(loop_factories=["asyncio"])  # the nodes are processes of their own
@@ -36,7 +37,7 @@ async def test_a_topics_rate_of_500_that_let_570_into_its_first_second_no_longer
         await jobs.change_topic("mail", rate=500.0)
         with anyio.fail_after(200):
             while not await cold_start(jobs, notes, where, named):
-                pass
+                await a_moment()
 
 
 def clear(notes: Path) -> None:

@@ -22,6 +22,7 @@ from streams.errors import StreamError
 from streams.flow_messages import LoadShard, ShardLoaded
 from tests.support.job_workers import opened_topics
 from tests.support.jobs import open_jobs
+from tests.support.moments import a_moment
 
 pytestmark = pytest.mark.asyncio(loop_factories=["asyncio"])
 
@@ -205,7 +206,7 @@ async def test_a_load_that_hangs_takes_one_thread_and_its_own_shard_alone(connec
         may_end.set()
         with anyio.fail_after(60):
             while (await ask(shard="broken")).error:
-                pass
+                await a_moment()
     assert begun == 2
 
 

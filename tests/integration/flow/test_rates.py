@@ -23,6 +23,7 @@ from streams.connection import Connection
 from streams.server import EmbeddedServer
 from streams.topology import apply
 from tests.support.command import Ended, Running, node, penstock
+from tests.support.moments import a_moment
 from tests.support.server import topology_for
 
 pytestmark = pytest.mark.asyncio(loop_factories=["asyncio"])  # the nodes are processes of their own
@@ -74,7 +75,7 @@ class Town:
         """Return how the topic's rate stands once it is so."""
         with anyio.fail_after(60):
             while not is_so(view := await self.rates.show("mail")):
-                pass
+                await a_moment()
         return view
 
 
@@ -112,7 +113,7 @@ async def test_a_rate_is_listed_with_its_nodes_and_a_change_acts_at_once(town: T
         assert (await town.rates.set("mail", None)).rate == 0
         with anyio.fail_after(60):
             while (await town.rates.list()).rates:
-                pass
+                await a_moment()
 
 
 async def test_watch_prints_each_second_once_and_what_the_handlers_began(town: Town) -> None:

@@ -22,6 +22,7 @@ from streams.frames import Message
 from streams.job_messages import LARGEST_BODY
 from streams.server import EmbeddedServer
 from tests.support.desks import TOPIC, Office, lost_after, open_office, open_service
+from tests.support.moments import a_moment
 
 pytestmark = pytest.mark.three_servers
 
@@ -230,7 +231,7 @@ async def test_while_the_block_runs_the_job_is_touched(
         found = await office.store.find(TOPIC, "a")
         assert found is not None
         while found.seq == (again := await office.store.find(TOPIC, "a") or found).seq:
-            await anyio.lowlevel.checkpoint()
+            await a_moment()
         assert found.job is not None
         assert again.job is not None
         assert again.job.until_ms > found.job.until_ms
@@ -350,7 +351,7 @@ async def test_topics_and_their_counts_come_in_pages(
     for name in ("b", "c", "a"):
         await client.jobs.add(name, id="1")
     while len(office.desk.known_topics()) < 3:
-        await anyio.lowlevel.checkpoint()
+        await a_moment()
     monkeypatch.setattr(service_calls, "ROOM", office.connection.max_payload - 500)  # one topic fits
     wanted = ["a", "b", "c"]
     assert [view.topic for view in await client.jobs.topics(limit=limit)] == wanted[:limit]

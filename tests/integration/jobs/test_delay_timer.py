@@ -24,6 +24,7 @@ from streams.server import EmbeddedServer
 from streams.server_clock import ServerClock
 from streams.subjects import Namespace, token_of
 from streams.topology import apply
+from tests.support.moments import a_moment
 from tests.support.server import fresh_namespace
 from tests.support.timers import (
     SERVER_LATER_MS,
@@ -58,7 +59,7 @@ async def test_jobs_become_ready_when_they_are_due_none_early_and_each_once(
                 await delay(connection, publisher, f"job {n}", start_ms + 5 * n)
             ready = await until_ready(connection, 200)
             while len(firer.heard.late_s) + firer.heard.left < 200:  # the last answers
-                await anyio.lowlevel.checkpoint()
+                await a_moment()
     assert {job.id for job in ready} == {f"job {n}" for n in range(200)}
     assert all(job.stored_ms >= job.due_ms for job in ready)
     places = [int(job.id.removeprefix("job ")) for job in sorted(ready, key=lambda job: job.seq)]
@@ -78,7 +79,7 @@ async def test_an_earlier_job_wakes_a_timer_that_sleeps_for_a_later_one(
             await until_complete(firer.timer)
             await delay(connection, publisher, "later", now_ms() + HOUR_MS)
             while firer.timer.known < 1:
-                await anyio.lowlevel.checkpoint()
+                await a_moment()
             await delay(connection, publisher, "sooner", now_ms() + 500)
             (ready,) = await until_ready(connection, 1)
             assert ready.id == "sooner"
@@ -144,7 +145,7 @@ async def test_a_store_and_a_timer_understand_each_other(connection: Connection,
             assert {job.id for job in ready} == {job.id for job in jobs} - {"größe 7"}
             assert all(job.stored_ms >= job.due_ms for job in ready)
             while firer.timer.known:
-                await anyio.lowlevel.checkpoint()
+                await a_moment()
             assert len(firer.heard.late_s) + firer.heard.left <= 100
 
 
@@ -157,7 +158,7 @@ async def test_what_is_too_late_is_left_to_the_server(connection: Connection, pu
             (ready,) = await until_ready(connection, 1)
             assert ready.stored_ms >= due_ms
             while not firer.heard.left:
-                await anyio.lowlevel.checkpoint()
+                await a_moment()
             assert firer.heard.late_s == []
 
 
@@ -174,12 +175,12 @@ async def test_after_a_slow_moment_jobs_are_fired_again_at_once(connection: Conn
                     due_ms = start_ms + 10 * n
                     await delay(connection, publisher, f"after {rounds}-{n}", due_ms, server_ms=due_ms + 900)
                 while now_ms() < start_ms:
-                    await anyio.lowlevel.checkpoint()
+                    await a_moment()
                 for _ in range(FEW):
                     firer.timer._trips.took(2_000.0, monotonic_s() * 1000)
                 await until_ready(connection, 60 * rounds)
                 while len(firer.heard.late_s) + firer.heard.left < 60 * rounds:
-                    await anyio.lowlevel.checkpoint()
+                    await a_moment()
                 left = firer.heard.left - before
 
 
@@ -204,7 +205,7 @@ async def test_two_timers_share_the_partitions_and_one_takes_all_when_the_other_
             await until_complete(first.timer)
             async with timer_beside(server, connection, "second") as second:
                 while not second.timer.held or len(first.timer.held) + len(second.timer.held) < PARTITIONS:
-                    await anyio.lowlevel.checkpoint()
+                    await a_moment()
                 assert not first.timer.held & second.timer.held
                 assert first.timer.held
             await until_complete(first.timer)
@@ -265,14 +266,14 @@ async def test_the_next_in_line_fires_for_a_holder_whose_link_is_gone(
                 lines = {n: ranking(f"jobs.timer.{n}", ("holder", "next")) for n in range(PARTITIONS)}
                 own = {n for n, line in lines.items() if line[0] == "next"}
                 while len(firer.timer._swept) < PARTITIONS or firer.timer.held != own:  # it has those where it is first
-                    await anyio.lowlevel.checkpoint()
+                    await a_moment()
                 held, due_ms = firer.timer.held, now_ms() + 2_000
                 assert len(held) < PARTITIONS
                 for n in range(60):
                     # the server fires late: a timer passes over what it fires
                     await delay(connection, publisher, f"standby {n}", due_ms + 10 * n, server_ms=due_ms + 15_000)
                 while now_ms() < due_ms - 700:
-                    await anyio.lowlevel.checkpoint()
+                    await a_moment()
                 await link.close()
                 ready = await until_ready(connection, 60)
                 assert firer.timer.held == held  # the leases stood all the time
@@ -289,7 +290,7 @@ async def test_who_hands_a_partition_over_fires_what_is_due_until_the_other_one_
             await until_complete(first.timer)
             async with timer_beside(server, connection, "second") as second:
                 while not second.timer._fired:
-                    await anyio.lowlevel.checkpoint()
+                    await a_moment()
                 assert len(first.timer.held) == PARTITIONS
                 for n in range(60):
                     await delay(connection, publisher, f"handed {n}", now_ms() + 500)
@@ -327,18 +328,18 @@ async def test_of_two_that_stand_by_one_fires_for_a_holder_whose_link_is_gone(
                 while not (one.timer._swept == two.timer._swept == frozenset(range(PARTITIONS))) or not (
                     one.timer.held and two.timer.held
                 ):
-                    await anyio.lowlevel.checkpoint()
+                    await a_moment()
                 due_ms = now_ms() + 2_000
                 for n in range(60):
                     # The server fires what is overdue when one of them finds out: a timer passes over that.
                     await delay(connection, publisher, f"of two {n}", due_ms + 10 * n, server_ms=due_ms + 15_000)
                 while now_ms() < due_ms - 700:
-                    await anyio.lowlevel.checkpoint()
+                    await a_moment()
                 await link.close()
                 is_in_time = now_ms() < due_ms  # else the holder has fired some itself
                 await until_ready(connection, 60)
                 while is_in_time and len(one.heard.late_s) + len(two.heard.late_s) < 50:
-                    await anyio.lowlevel.checkpoint()
+                    await a_moment()
                 assert one.heard.left == two.heard.left == 0
                 assert not one.timer._fired & two.timer._fired
 
@@ -368,7 +369,7 @@ async def test_a_timer_that_knows_no_due_times_yet_is_not_handed_any(
                 assert len(first.timer.held) == PARTITIONS
                 may_read.set()
                 while not second.timer.held:
-                    await anyio.lowlevel.checkpoint()
+                    await a_moment()
 
 
 async def test_a_timer_that_starts_gets_the_due_times_from_another_and_reads_no_stream(
@@ -383,7 +384,7 @@ async def test_a_timer_that_starts_gets_the_due_times_from_another_and_reads_no_
                 await delay(connection, publisher, f"soon {n}", soon_ms + n)
                 await delay(connection, publisher, f"late {n}", soon_ms + HOUR_MS)
             while (first.timer.known < 60 and now_ms() < soon_ms) or not first.timer._loaded:
-                await anyio.lowlevel.checkpoint()
+                await a_moment()
 
             async def none(self: DelayedJobs, take: Callable[..., object], **more: Any) -> int:
                 raise AssertionError("it reads the stream")
@@ -392,10 +393,10 @@ async def test_a_timer_that_starts_gets_the_due_times_from_another_and_reads_no_
             monkeypatch.setattr(shared_times, "A_REPLY", 3)
             async with timer_beside(server, connection, "newcomer") as second:
                 while len(second.timer._swept) < PARTITIONS:
-                    await anyio.lowlevel.checkpoint()
+                    await a_moment()
                 known = 60 if now_ms() < soon_ms - 1_000 else 30  # on a busy machine it may come when they are fired
                 while second.timer.known < known:
-                    await anyio.lowlevel.checkpoint()
+                    await a_moment()
                 assert {job.id for job in await until_ready(connection, 30)} == {f"soon {n}" for n in range(30)}
 
 
@@ -422,7 +423,7 @@ async def test_a_timer_that_starts_hears_of_what_another_is_reading(
             await is_reading.wait()
             async with timer_beside(server, connection, "newcomer") as second:
                 while len(second.timer._swept) < PARTITIONS:
-                    await anyio.lowlevel.checkpoint()
+                    await a_moment()
                 heard = [due.name for n in range(PARTITIONS) for due in second.timer._known_after(n, None, 10) or ()]
                 assert len(heard) == 1
                 may_read.set()
@@ -469,7 +470,7 @@ async def test_a_job_whose_read_has_no_answer_is_read_again(
             due_ms = now_ms() + 5_000
             await delay(connection, publisher, "job", due_ms)
             while len(asked) < 2:
-                await anyio.lowlevel.checkpoint()
+                await a_moment()
     assert asked[0] == asked[1] == {b"mail.job"}
 
 
@@ -519,12 +520,12 @@ async def test_what_falls_due_while_the_link_is_down_is_left_to_the_server(own_s
             due_ms = now_ms() + 2_500
             await delay(connection, publisher, "job", due_ms)
             while not firer.timer._loaded:
-                await anyio.lowlevel.checkpoint()
+                await a_moment()
             await own_server.kill()
             await cut.wait()
             assert now_ms() < due_ms
             while not firer.heard.left:
-                await anyio.lowlevel.checkpoint()
+                await a_moment()
             assert now_ms() >= due_ms
             await own_server.start()
             await connection.api("INFO", timeout_s=20)  # goes the way that a shot would have gone

@@ -22,6 +22,7 @@ from streams.server import EmbeddedServer
 from tests.support.forgetting import forget_removals
 from tests.support.job_workers import Log, handler, until_gone, working
 from tests.support.jobs import TOPIC, Jobs, open_jobs
+from tests.support.moments import a_moment
 
 WITHIN_S = 20.0
 
@@ -56,7 +57,7 @@ async def of_the_ready(jobs: Jobs) -> list[str]:
 async def until_none_is_ready(jobs: Jobs) -> None:
     with anyio.fail_after(WITHIN_S):
         while await of_the_ready(jobs):
-            await anyio.lowlevel.checkpoint()
+            await a_moment()
 
 
 async def test_a_delayed_job_that_was_handled_is_not_run_again(
@@ -182,7 +183,7 @@ async def test_a_job_whose_id_is_used_again_in_another_lane_is_handed_out(
     await kill_and_forget(own_server, jobs)
     with anyio.fail_after(WITHIN_S):
         while not await of_the_ready(jobs):
-            await anyio.lowlevel.checkpoint()
+            await a_moment()
     assert not (await jobs.store.reserve_many(await jobs.pull(1, priority="high"))).reservations
     assert not (await jobs.store.reserve_many(await jobs.pull(1))).reservations
     (second,) = (await jobs.store.reserve_many(await jobs.pull(1, priority="high"))).reservations
@@ -202,7 +203,7 @@ async def test_of_two_deliveries_of_one_id_each_is_looked_at(own_server: Embedde
     await kill_and_forget(own_server, jobs)
     with anyio.fail_after(WITHIN_S):
         while len(await of_the_ready(jobs)) < 3:
-            await anyio.lowlevel.checkpoint()
+            await a_moment()
     deliveries = [*await jobs.pull(3, priority="high"), *await jobs.pull(3)]
     stream = JobStream(jobs.connection, jobs.publisher, jobs.namespace, jobs.clock)
     whose = await JobDeliveries(stream).whose(deliveries)
@@ -225,7 +226,7 @@ async def test_an_id_that_is_over_is_free_though_its_job_is_fired_again(
     await kill_and_forget(own_server, jobs)
     with anyio.fail_after(WITHIN_S):
         while not await of_the_ready(jobs):
-            await anyio.lowlevel.checkpoint()
+            await a_moment()
     added = await jobs.add("1", body="second", policy=policy)
     assert added.is_new
     handed = [*(await jobs.hand_out()).reservations, *(await jobs.hand_out(wait_s=1.0)).reservations]
@@ -243,7 +244,7 @@ async def test_a_job_that_waits_or_is_held_is_run_though_its_schedule_is_fired_a
     stored = await jobs.added(20, delay_ms=300)
     with anyio.fail_after(WITHIN_S):
         while len(await of_the_ready(jobs)) < len(stored):
-            await anyio.lowlevel.checkpoint()
+            await a_moment()
     await kill_and_forget(own_server, jobs)
     async with working(jobs, handler(handle)):
         for one in stored:

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 from anyio import create_task_group, fail_after
-from anyio.lowlevel import checkpoint
 
 from actors.jobs.reservations import JobSettled, JobStale
 from streams.connection import connect
@@ -13,6 +12,7 @@ from streams.job_messages import decode_job
 from streams.publisher import Publisher
 from streams.pull_once import PullOnce
 from tests.support.jobs import TOPIC, Jobs, open_jobs
+from tests.support.moments import a_moment
 from tests.support.processes import cluster, urls_of
 
 HOUR = 3_600_000
@@ -89,4 +89,4 @@ async def _what_is_deleted_while_it_is_reserved_is_not_offered_again(jobs: Jobs)
 async def _counts(jobs: Jobs, *wanted: int) -> None:
     """Wait until that is what every server says; a replica may be a moment behind."""
     while await jobs.store.count(TOPIC) != wanted:
-        await checkpoint()
+        await a_moment()

@@ -25,6 +25,7 @@ from streams.pull_once import PullOnce
 from streams.specs import job_consumer
 from streams.subjects import token_of
 from tests.support.desks import TOPIC, Office, open_second_office
+from tests.support.moments import a_moment
 
 
 def codes(answers: list[Added | NotAdded]) -> list[str]:
@@ -33,7 +34,7 @@ def codes(answers: list[Added | NotAdded]) -> list[str]:
 
 async def until(condition: Callable[[], bool]) -> None:
     while not condition():
-        await anyio.lowlevel.checkpoint()
+        await a_moment()
 
 
 async def until_waiting(office: Office, count: int = 1) -> None:
@@ -166,7 +167,7 @@ async def test_a_topic_takes_as_many_as_it_may_and_a_repeat_all_the_same(office:
     assert not again[0].is_new
     await office.desk.finish([(await office.reserve()).receipt])
     while codes(await office.try_add("e")) != ["ok"]:  # as soon as the count is taken anew
-        await anyio.lowlevel.checkpoint()
+        await a_moment()
 
 
 async def test_a_full_topic_knows_repeats_and_takes_what_replaces(office: Office) -> None:
@@ -176,7 +177,7 @@ async def test_a_full_topic_knows_repeats_and_takes_what_replaces(office: Office
     await office.desk.finish([(await office.reserve()).receipt])
     other = NewJob(topic=TOPIC, id="other", body=Raw(b"1"), delay_ms=600_000)
     while codes(await office.desk.add([other])) != ["ok"]:  # as soon as the count is taken anew
-        await anyio.lowlevel.checkpoint()
+        await a_moment()
     for on_same in ("keep", "replace", "error"):
         (again,) = await office.desk.add([replace(over, on_same=on_same)])
         assert isinstance(again, Added)
@@ -380,7 +381,7 @@ async def test_the_higher_goes_first_and_the_lowest_is_not_starved(office: Offic
     for lane in ("low", "normal", "high"):
         await office.try_add(*[f"{lane}{n}" for n in range(20)], priority=lane)
     while set(office.topics.current(TOPIC).lanes) != {"low", "normal", "high"}:
-        await anyio.lowlevel.checkpoint()
+        await a_moment()
     order = [(await office.reserve()).priority for _ in range(60)]
     assert order[:7] == ["high"] * 7
     assert order[7] == "low"
@@ -392,7 +393,7 @@ async def test_the_higher_goes_first_and_the_lowest_is_not_starved(office: Offic
 async def test_who_waits_waits_at_every_lane(office: Office) -> None:
     await office.topics.use(TOPIC, "high", "low")
     while len(office.topics.current(TOPIC).lanes) < 3:
-        await anyio.lowlevel.checkpoint()
+        await a_moment()
     found: list[Reserved] = []
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(waited, office, found)
@@ -406,7 +407,7 @@ async def test_what_several_lanes_bring_at_once_is_given_back_without_an_attempt
     """Where handlers share the topic, a second delivery is a second attempt."""
     await office.topics.use(TOPIC, *LANES)
     while len(office.topics.current(TOPIC).lanes) < len(LANES):
-        await anyio.lowlevel.checkpoint()
+        await a_moment()
     deliveries: list[int] = []
     with anyio.fail_after(60):
         async with PullOnce(office.connection) as pulls:
@@ -434,7 +435,7 @@ async def test_a_batch_of_several_lanes_is_bounded_in_number_and_bytes(office: O
     for lane in ("high", "low"):
         await office.try_add(*[f"{lane}{n}" for n in range(6)], priority=lane, body="x" * 100_000)
     while len(office.topics.current(TOPIC).lanes) < 3:
-        await anyio.lowlevel.checkpoint()
+        await a_moment()
     sizes = [len(await office.desk.reserve(TOPIC, most=8, most_bytes=450_000, wait_ms=10_000)) for _ in range(3)]
     assert sizes == [4, 4, 4]
     await office.try_add(*[f"{n}" for n in range(6)], priority="low")
@@ -913,10 +914,10 @@ async def test_counts_and_topics(office: Office) -> None:
     await office.reserve()
     await office.desk.finish([(await office.reserve()).receipt])
     while (counts := await office.desk.count(TOPIC)).ready != 1:  # the server takes an ack a moment after it came
-        await anyio.lowlevel.checkpoint()
+        await a_moment()
     assert (counts.delayed, counts.reserved, counts.done) == (1, 1, 0)
     while len(office.desk.topics()) < 2:
-        await anyio.lowlevel.checkpoint()
+        await a_moment()
     assert [view.topic for view in office.desk.topics()] == [TOPIC, "other"]
 
 
@@ -933,7 +934,7 @@ async def test_a_topic_is_changed_and_a_bad_setting_refused(office: Office) -> N
 async def test_what_is_set_for_all_topics_is_changed_under_the_name_default(office: Office) -> None:
     assert (await office.desk.change_topic("default", {"attempts": 4})).settings["attempts"] == 4
     while (await office.desk.change_topic(TOPIC, {})).settings["attempts"] != 4:
-        await anyio.lowlevel.checkpoint()
+        await a_moment()
     (refused,) = await office.try_add("a", topic="default")
     assert (refused.code, office.desk.topics()) == ("bad", [])
     with pytest.raises(BadJob):

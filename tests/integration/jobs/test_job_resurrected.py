@@ -17,6 +17,7 @@ from streams.job_messages import decode_job
 from streams.server import EmbeddedServer
 from streams.store_memory import StoreMemory
 from tests.support.jobs import TOPIC, Jobs, open_jobs
+from tests.support.moments import a_moment
 from tests.support.server import add_stream, stream_state, until_written
 
 HOUR_MS = 3_600_000
@@ -105,7 +106,7 @@ async def test_a_ready_copy_that_is_back_below_the_ack_floor_is_removed_after_th
         await own_server.start()
         with anyio.fail_after(30):
             while "resurrected.removed" not in caplog.messages:
-                await anyio.lowlevel.checkpoint()
+                await a_moment()
         tasks.cancel_scope.cancel()
     assert (await jobs.add("1")).is_new
     assert await jobs.state("other") == "ready"
@@ -122,7 +123,7 @@ async def test_one_node_looks_for_all(jobs: Jobs) -> None:
             await tasks.start(looks.run)
         with anyio.fail_after(20):
             while not heard:
-                await anyio.lowlevel.checkpoint()
+                await a_moment()
         await jobs.connection.flush()
         tasks.cancel_scope.cancel()
     assert len(heard) == 1

@@ -12,6 +12,7 @@ from penstock.api.service.service import SERVICES
 from streams.connection import Connection
 from streams.server import EmbeddedServer
 from tests.support.desks import TOPIC, Office, open_office, open_service
+from tests.support.moments import a_moment
 from tests.support.natscli import NatsCli
 
 pytestmark = pytest.mark.three_servers
@@ -96,7 +97,7 @@ async def test_topics_are_shown_and_changed(office: Office) -> None:
     changed = await ask(office, "topic", {"topic": TOPIC, "set": {"is_paused": True, "ttr": "90s"}})
     assert (changed.told["settings"]["is_paused"], changed.told["settings"]["ttr"]) == (True, "90s")
     while not (await ask(office, "topic", {"topic": TOPIC})).told["settings"]["is_paused"]:
-        await anyio.lowlevel.checkpoint()
+        await a_moment()
     assert [one["topic"] for one in (await ask(office, "topics")).told["topics"]] == [TOPIC]
     assert (await ask(office, "reserve", {"topic": TOPIC})).told["jobs"] == []
     bad = await ask(office, "topic", {"topic": TOPIC, "set": {"tttr": "9s"}})
@@ -123,7 +124,7 @@ async def test_long_polls_hold_up_nothing(office: Office) -> None:
         for _ in range(40):
             tasks.start_soon(poll)
         while office.desk._handout.waiting < 40:
-            await anyio.lowlevel.checkpoint()
+            await a_moment()
         await ask(office, "add", [{"topic": TOPIC, "id": f"{n}"} for n in range(40)])
     assert sorted(int(answer.told["jobs"][0]["id"]) for answer in found) == list(range(40))
 
@@ -139,7 +140,7 @@ async def test_a_node_that_stops_ends_its_long_polls_and_answers_them(connection
 
             tasks.start_soon(poll)
             while not office.desk._handout.waiting:
-                await anyio.lowlevel.checkpoint()
+                await a_moment()
             stop.set()
     assert found == [Answer(0, {"jobs": []})]
 

@@ -8,7 +8,6 @@ from typing import Any
 import msgspec
 import pytest
 from anyio import create_task_group, fail_after
-from anyio.lowlevel import checkpoint
 from msgspec.structs import replace
 
 from actors.jobs import reads
@@ -31,6 +30,7 @@ from streams.moves import Move
 from streams.publisher import Publisher
 from streams.server import EmbeddedServer
 from tests.support.jobs import TOPIC, Jobs, open_jobs
+from tests.support.moments import a_moment
 from tests.support.server import freeze, thaw
 
 HOUR = 3_600_000
@@ -39,20 +39,20 @@ HOUR = 3_600_000
 async def until(is_so: Callable[[], Any]) -> None:
     with fail_after(20):
         while not is_so():
-            await checkpoint()
+            await a_moment()
 
 
 async def becomes(jobs: Jobs, state: str | None, job_id: str = "1") -> None:
     with fail_after(20):
         while await jobs.state(job_id) != state:
-            await checkpoint()
+            await a_moment()
 
 
 async def counts(jobs: Jobs, *expected: int) -> None:
     """Return once so many are delayed, ready, reserved and done: the server takes an ack a moment after it came."""
     with fail_after(20):
         while await jobs.store.count(TOPIC) != expected:
-            await checkpoint()
+            await a_moment()
 
 
 async def nothing_is_ready(jobs: Jobs) -> bool:

@@ -19,6 +19,7 @@ from streams.server import EmbeddedServer
 from streams.specs import job_consumer
 from tests.support.job_workers import Log, Working, handler, until_gone, working
 from tests.support.jobs import TOPIC, Jobs, open_jobs
+from tests.support.moments import a_moment
 from tests.support.proxy import Proxy, proxy
 
 
@@ -123,7 +124,7 @@ async def test_what_waits_in_a_new_link_that_fell_silent_is_not_begun(
         spec = job_consumer(jobs.namespace, TOPIC)
         with anyio.fail_after(30):
             while not (await jobs.connection.api(f"CONSUMER.INFO.{spec.stream}.{spec.name}"))["num_ack_pending"]:
-                await anyio.lowlevel.checkpoint()
+                await a_moment()
         await another_ends_it(jobs)
         link.heal()
         await jobs.add("2")
@@ -146,7 +147,7 @@ async def test_what_came_before_the_link_broke_is_not_begun_on_another(
         link.release("client")
         with anyio.fail_after(30):
             while not topic.held:
-                await anyio.lowlevel.checkpoint()
+                await a_moment()
         link.cut()
         await jobs.add("2")
         await log.has("begun 2")

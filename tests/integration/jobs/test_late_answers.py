@@ -20,6 +20,7 @@ from streams.moves import Move, Mover
 from streams.server import EmbeddedServer
 from tests.support.job_workers import handler, working
 from tests.support.jobs import TOPIC, Jobs, open_jobs
+from tests.support.moments import a_moment
 from tests.support.server import connected, freeze, thaw
 
 ROUNDS = 8
@@ -34,7 +35,7 @@ async def jobs_on(server: EmbeddedServer) -> AsyncIterator[Jobs]:
 
 async def clock_reaches(at_ms: float) -> None:
     while now_ms() < at_ms:
-        await anyio.lowlevel.checkpoint()
+        await a_moment()
 
 
 async def handed_out(jobs: Jobs, until_ms: float) -> set[str]:
@@ -229,5 +230,5 @@ async def test_of_a_timers_late_copy_and_the_servers_own_one_is_run(own_server: 
                 await copy(fired)
                 await jobs.add("after", delay_ms=1_000)
                 while "after" not in ran:
-                    await anyio.lowlevel.checkpoint()
+                    await a_moment()
     assert ran == ["late", "after"]

@@ -26,6 +26,7 @@ from streams.specs import ConsumerSpec, job_consumer
 from streams.subjects import token_of
 from tests.support.job_workers import Log, handler, working
 from tests.support.jobs import TOPIC, Jobs, open_jobs
+from tests.support.moments import a_moment
 from tests.support.processes import ServerProcess, cluster, urls_of
 from tests.support.server import leader_of, leading
 from tests.support.timers import ready_jobs, running_timer, until_complete
@@ -102,7 +103,7 @@ async def three(tmp_path: Path) -> AsyncIterator[Three]:
 
 async def clock_reaches(at_ms: float) -> None:
     while now_ms() < at_ms:
-        await anyio.lowlevel.checkpoint()
+        await a_moment()
 
 
 async def settled(jobs: Jobs, how: str, receipts: Any) -> Any:

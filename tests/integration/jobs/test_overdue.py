@@ -13,6 +13,7 @@ from streams.log import purge_subject
 from streams.server import embedded_server
 from tests.support.job_workers import Log, handler, until_gone, working
 from tests.support.jobs import TOPIC, Jobs, open_jobs
+from tests.support.moments import a_moment
 
 FAR_MS = 3_600_000
 TTR_MS = 3_000
@@ -45,7 +46,7 @@ async def test_what_came_due_while_the_store_was_full_is_handed_out_when_there_i
         await fill(jobs)
         with anyio.fail_after(20):
             while jobs.clock.now_ms() < held.job.until_ms + 1_500:
-                await anyio.lowlevel.checkpoint()
+                await a_moment()
         assert not (await jobs.hand_out(10, wait_s=0.5)).reservations, "it fits"
         await purge_subject(connection, jobs.namespace.stream("JOBS"), jobs.namespace.job("delayed", TOPIC, "fill1"))
         connection.store.full = ""

@@ -17,6 +17,7 @@ from streams.store_memory import StoreMemory
 from tests.support.desks import TOPIC, Office, open_office, open_second_office
 from tests.support.job_workers import Log, handler, working
 from tests.support.jobs import Jobs
+from tests.support.moments import a_moment
 from tests.support.processes import Links, cluster, open_links, urls_of
 from tests.support.server import leading
 
@@ -147,7 +148,7 @@ async def test_a_node_that_is_cut_off_begins_nothing_and_loses_what_it_runs(part
             await here.add("held")
             with anyio.fail_after(20):
                 while work.worker.topic(TOPIC).held < 3:
-                    await anyio.lowlevel.checkpoint()
+                    await a_moment()
             parted.part()
             with anyio.fail_after(60):
                 await until_done(there, "new")

@@ -19,6 +19,7 @@ from streams.store_memory import StoreMemory
 from streams.subjects import Namespace
 from tests.support.disks import PowerDisk, power_disk
 from tests.support.jobs import Jobs, open_jobs
+from tests.support.moments import a_moment
 from tests.support.server import until_written
 
 JOBS = 20
@@ -63,7 +64,7 @@ async def looked(jobs: Jobs, memory: StoreMemory) -> None:
         )
         with anyio.fail_after(30):
             while memory.is_in_doubt(jobs.namespace.stream("JOBS")):
-                await anyio.lowlevel.checkpoint()
+                await a_moment()
         tasks.cancel_scope.cancel()
 
 

@@ -21,6 +21,7 @@ from streams.publisher import Publisher
 from streams.server import EmbeddedServer
 from tests.support.job_workers import Log, handler, until_gone, working
 from tests.support.jobs import TOPIC, Jobs, open_jobs
+from tests.support.moments import a_moment
 
 JOBS = [f"{number}" for number in range(40)]
 """So many that the server has not written down that the last were handed out."""
@@ -151,7 +152,7 @@ async def test_what_is_deleted_while_it_is_held_back_is_not_begun(
         await work.topics.change(TOPIC, {"is_paused": None})
         with anyio.fail_after(20):
             while work.worker.topic(TOPIC).held < 2:
-                await anyio.lowlevel.checkpoint()
+                await a_moment()
         assert not log.lines
         assert await jobs.store.delete(TOPIC, "1") == "ready"
         await jobs.connection.request(jobs.namespace.gone(), msgspec.json.encode({"topic": TOPIC, "key": "1"}))

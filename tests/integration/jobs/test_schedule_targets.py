@@ -23,6 +23,7 @@ from streams.topology import apply
 from tests.support.command import Running, node
 from tests.support.command import penstock as run
 from tests.support.engine import add_source, ledger_bucket
+from tests.support.moments import a_moment
 
 LONG_S = 90.0
 NIGHTLY = "reports/nightly"
@@ -48,7 +49,7 @@ async def shown_when(client: penstock.Client, holds: Callable[[ScheduleView], bo
     """Return the schedule as soon as `holds` is true of it."""
     with anyio.fail_after(LONG_S):
         while not holds(view := await client.schedules.show(NIGHTLY)):
-            await anyio.lowlevel.checkpoint()
+            await a_moment()
     return view
 
 

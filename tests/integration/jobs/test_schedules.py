@@ -37,6 +37,7 @@ from streams.subjects import token_of
 from streams.topology import apply
 from tests.support.engine import logging_of
 from tests.support.jobs import open_jobs
+from tests.support.moments import a_moment
 
 KEY = "mail.nightly"
 HOUR = 3_600_000
@@ -348,7 +349,7 @@ async def test_a_backfill_runs_each_time_of_the_range_again_or_for_the_first_tim
             held = await jobs.reserve()
             seen.append(msgspec.json.decode(held.job.body)["at"])
             while overlap != "allow" and (await ground.store.count("mail")).ready:  # the ack of its copy takes a moment
-                await anyio.lowlevel.checkpoint()
+                await a_moment()
             await jobs.store.finish_many([held.receipt], remember_s=0)
         record = await ground.record_when(
             lambda record: [run.outcome for run in record.runs if run.kind] == ["finished"] * 3
@@ -560,14 +561,14 @@ async def test_what_is_removed_goes_with_its_job_but_not_with_one_that_somebody_
         await ground.schedules.remove("mail", "nightly")
         with anyio.fail_after(20):
             while await ground.records.get(KEY) is not None:
-                await anyio.lowlevel.checkpoint()
+                await a_moment()
         assert await ground.state(record.added_ms) == "delayed"
         await ground.schedules.add("mail", "nightly", replace(FAR, cron="0 0 3 1 *"))
         record = await ground.record_when(is_added)
         await ground.schedules.remove("mail", "nightly")
         with anyio.fail_after(20):
             while await ground.records.get(KEY) is not None:
-                await anyio.lowlevel.checkpoint()
+                await a_moment()
         assert await ground.state(record.added_ms) == ""
     assert await ground.schedules.list() == []
     with pytest.raises(ScheduleRefused, match="no schedule mail/nightly; there is none at all"):

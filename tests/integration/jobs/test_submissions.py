@@ -19,6 +19,7 @@ from streams.job_messages import NewJob
 from streams.log import last_entry
 from streams.server import EmbeddedServer
 from tests.support.desks import TOPIC, Office, Started, open_office
+from tests.support.moments import a_moment
 from tests.support.natscli import NatsCli
 from tests.support.server import stream_state
 
@@ -55,7 +56,7 @@ async def hand_in(office: Office, payload: object, *, topic: str = TOPIC) -> int
 
 async def until_empty(office: Office) -> None:
     while (await stream_state(office.connection, office.namespace.stream("SUBMIT")))["messages"]:
-        await anyio.lowlevel.checkpoint()
+        await a_moment()
 
 
 async def peek(office: Office, job_id: str) -> Listed:

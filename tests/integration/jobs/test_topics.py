@@ -7,7 +7,6 @@ from operator import attrgetter
 
 import pytest
 from anyio import create_task_group, fail_after
-from anyio.lowlevel import checkpoint
 
 from actors.jobs.topics import Topics
 from actors.runtime.rules.setting_values import BadSetting
@@ -19,6 +18,7 @@ from streams.pull_once import PullOnce
 from streams.topology import apply
 from tests.support.buckets import add_bucket
 from tests.support.jobs import topology_of_jobs
+from tests.support.moments import a_moment
 
 pytestmark = pytest.mark.three_servers
 
@@ -41,7 +41,7 @@ async def bucket(connection: Connection, publisher: Publisher) -> Bucket[bytes]:
 async def until(is_so: Callable[[], bool]) -> None:
     with fail_after(20):
         while not is_so():
-            await checkpoint()
+            await a_moment()
 
 
 async def consumers(connection: Connection) -> set[str]:
@@ -189,7 +189,7 @@ async def test_a_consumer_that_nobody_pulls_from_goes_and_its_jobs_stay(
             await topics.use("mail", "normal")
             await publisher.publish(ready, b"{}")
             while await consumers(connection) != set():
-                await checkpoint()
+                await a_moment()
             monkeypatch.setattr("streams.specs.JOBS_IDLE_S", 60)
             async with PullOnce(connection) as pulls:
                 stream = connection.namespace.stream("JOBS")

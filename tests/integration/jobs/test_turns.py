@@ -29,6 +29,7 @@ from streams.specs import wanted
 from streams.topology import apply
 from tests.support.command import Running, node, plain_environment
 from tests.support.desks import TOPIC, Office, lost_after, open_office, open_service
+from tests.support.moments import a_moment
 
 
 @pytest.fixture
@@ -296,7 +297,7 @@ async def test_delayed_jobs_go_alone_and_timers_hear_of_each(
     assert {(answer.code, answer.state) for answer in answers} == {("ok", "delayed")}
     with anyio.fail_after(60):
         while sum(map(len, heard)) < 100:
-            await anyio.lowlevel.checkpoint()
+            await a_moment()
     told = {name: (due_ms, seq) for notice in heard for due_ms, seq, name in notice}
     assert {name: due_ms for name, (due_ms, _) in told.items()} == {
         f"{TOPIC}.{job.id}".encode(): answer.due_ms for job, answer in zip(jobs, answers, strict=True)
@@ -314,7 +315,7 @@ async def test_timers_hear_of_delayed_jobs_of_one_turn_together(office: Office, 
         office.store._jobs.tell_due(TOPIC, f"{number}", 1, number)
     with anyio.fail_after(60):
         while sum(heard) < 1_000:
-            await anyio.lowlevel.checkpoint()
+            await a_moment()
     assert len(heard) == PARTITIONS
 
 

@@ -28,6 +28,7 @@ from tests.support.engine import (
     stored_versions,
     truth_of,
 )
+from tests.support.moments import a_moment
 
 SHOP = SourceKey("mall", "mine")
 PAGES: dict[str, Any] = {"ago_ms": 40_000, "shops": 2, "paging": "link", "page_size": 20}
@@ -60,14 +61,14 @@ async def first_page_stored(connection: Connection, gate: Gate) -> None:
     with anyio.fail_after(30):
         await gate.is_waited_for.wait()
         while not await stored_versions(connection, SHOP):
-            pass
+            await a_moment()
 
 
 async def record_known(engine: FetchEngine, shop: str) -> None:
     """Wait until the node knows the source with an account of `shop`. Empty: until it knows that there is none."""
     with anyio.fail_after(30):
         while ((record := engine.sources.find(SHOP)) and record.account["shop"]) != (shop or None):
-            await anyio.lowlevel.checkpoint()
+            await a_moment()
 
 
 async def all_read(engine: FetchEngine, connection: Connection, mall: Mall, shop: str) -> None:

@@ -24,6 +24,7 @@ from streams.connection import connect as connect_to_server
 from streams.subjects import Namespace
 from tests.support.command import penstock, plain_environment
 from tests.support.engine import logging_of
+from tests.support.moments import a_moment
 from tests.support.postgres import PostgresServer, find_programs, postgres_server
 from tests.support.processes import free_ports
 from tests.support.programs import program
@@ -156,7 +157,7 @@ async def test_a_relay_killed_before_it_removes_the_rows_makes_no_second_job(
     assert [row.job_id for row in await rows(engine, outbox)] == ids[200:]
     with anyio.fail_after(30):  # PostgreSQL keeps the rows of a killed client locked until it notices
         while not (moved := await relay_once(engine, client.jobs, outbox=outbox)).handed_over:
-            await anyio.lowlevel.checkpoint()
+            await a_moment()
     assert moved == Moved(handed_over=100)
     assert sorted(await jobs(client, topic)) == ids
     assert await rows(engine, outbox) == []

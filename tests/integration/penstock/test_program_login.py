@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 import aiohttp
 import anyio
 import pytest
-from anyio.lowlevel import checkpoint
 from sqlalchemy import create_engine
 
 import penstock
@@ -21,6 +20,7 @@ from streams.frames import Message, publish_frame
 from tests.support.accounts import Users, secured_server
 from tests.support.command import penstock as command
 from tests.support.command import plain_environment
+from tests.support.moments import a_moment
 from tests.support.processes import free_ports
 from tests.support.programs import program
 
@@ -123,7 +123,7 @@ async def test_batches_are_submitted_followed_and_heard_of(link: Connection, cli
         stored = await link.request("penstock.submit.batch.count", b'{"id": "plain", "input": {"n": 3}}')
         assert json.loads(stored.payload)["stream"] == "PENSTOCK_SUBMIT"
         while not {subject.rpartition(".")[2] for subject in heard} >= {"asked", "plain"}:
-            await checkpoint()
+            await a_moment()
 
 
 async def test_files_go_over_http_and_the_other_way_is_named(place: Place, client: Client, tmp_path: Path) -> None:

@@ -206,4 +206,4 @@ def test_a_command_uses_little_before_it_connects(arguments: str, bytecode: str)
     start = start_of(arguments, bytecode)
     assert not start.modules & HEAVY
     tries = ((most_cpu_s(), start_of(arguments, bytecode).cpu_s) for _ in range(TRIES))
-    assert any(cpu_s <= most_s for most_s, cpu_s in tries)
+    assert start.cpu_s <= MOST_CPU_S or any(cpu_s <= most_s for most_s, cpu_s in tries)

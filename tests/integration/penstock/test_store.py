@@ -15,6 +15,7 @@ import pytest
 from streams.store_health import room_at
 from tests.support.command import Running, node, penstock
 from tests.support.disks import fill, small_disk
+from tests.support.moments import a_moment
 
 JOBS = "/v1/topics/mail/jobs"
 RESERVE = "/v1/topics/mail/reserve"
@@ -64,7 +65,7 @@ def take_all_but_what_is_kept(disk: Path) -> Path:
 async def until(condition: Callable[[], Awaitable[bool]], within_s: float = 60) -> None:
     with anyio.fail_after(within_s):
         while not await condition():
-            await anyio.lowlevel.checkpoint()
+            await a_moment()
 
 
 async def is_in_trouble(door: Door) -> bool:

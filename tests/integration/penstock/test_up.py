@@ -19,6 +19,7 @@ from streams.specs import wanted
 from streams.subjects import Namespace
 from streams.topology import apply
 from tests.support.command import node, penstock
+from tests.support.moments import a_moment
 from tests.support.processes import free_ports
 from tests.support.server import add_consumer, add_stream, connected, stream_state
 
@@ -184,7 +185,7 @@ async def test_a_node_outlives_its_log_and_few_descriptors(server: EmbeddedServe
         async with connected(server, ready) as connection:
             with anyio.fail_after(30):
                 while not await _is_listed(connection, "mute"):
-                    pass
+                    await a_moment()
             async with node(*on(server, ready), "--roles", "monitor", shell="ulimit -n 64") as poor:
                 await poor.logged("node.ready")
                 assert await poor.end(signal.SIGTERM) == 0

@@ -16,6 +16,7 @@ from streams.clock import monotonic_s
 from streams.connection import Connection, connect
 from streams.frames import Message, publish_frame
 from streams.micro import WHO, Endpoint, RequestRefused, Service
+from tests.support.moments import a_moment
 from tests.support.processes import Links, ServerProcess, cluster, open_links
 from tests.support.server import Reachable, once_it_is_led
 
@@ -129,5 +130,5 @@ async def test_a_server_that_reaches_a_leader_is_not_left_because_no_node_answer
         assert not connection.contact.alone(monotonic_s())
         with anyio.fail_after(60):
             while connection.contact._alone is not None:
-                await anyio.lowlevel.checkpoint()
+                await a_moment()
         tasks.cancel_scope.cancel()

@@ -19,6 +19,7 @@ from penstock.node.config import Config
 from streams.backoff import Backoff
 from streams.clock import monotonic_s
 from tests.support.mail import PASSWORD, UNKNOWN, USER, Post, a_post
+from tests.support.moments import a_moment
 from tests.support.office import an_office
 from tests.support.processes import free_ports
 
@@ -64,7 +65,7 @@ async def test_notices_that_come_together_are_one_mail_beside_the_webhook_and_th
             await office.until(4)
             with anyio.fail_after(20):
                 while not alerts.is_sent("over"):
-                    await anyio.lowlevel.checkpoint()
+                    await a_moment()
             tasks.cancel_scope.cancel()
     assert first["Subject"] == "[penstock] 3 notices: 2 parked, 1 hole"
     assert (first["From"], first["To"]) == ("penstock@example.com", "ops@example.com, second@example.com")

@@ -22,6 +22,7 @@ from streams.publisher import Outgoing, Publisher
 from streams.puller import Delivery, Puller
 from streams.server import EmbeddedServer
 from streams.subjects import Namespace
+from tests.support.moments import a_moment
 from tests.support.server import add_consumer, add_stream, full, stream_state
 
 R = TypeVar("R")
@@ -157,7 +158,7 @@ class Desk:
     async def until_left(self, count: int) -> None:
         with anyio.fail_after(20):
             while await self.left() != count:
-                pass
+                await a_moment()
 
 
 def decode(delivery: Delivery) -> Message:
@@ -303,7 +304,7 @@ async def test_what_cannot_be_told_is_not_settled(
 async def until_logged(caplog: pytest.LogCaptureFixture, line: str, count: int) -> None:
     with anyio.fail_after(20):
         while caplog.messages.count(line) < count:
-            await anyio.lowlevel.checkpoint()
+            await a_moment()
 
 
 async def test_an_actors_own_verdict_goes_before_ours(desk: Desk) -> None:
@@ -353,7 +354,7 @@ async def test_what_arrives_after_the_stop_is_given_back_and_not_begun(desk: Des
         await desk.post(number)
     with anyio.fail_after(20):
         while desk.puller.held < 4:
-            await anyio.lowlevel.checkpoint()
+            await a_moment()
         desk.stop.set()
         await desk.mailbox().serve(desk.stop)
     assert desk.puller.held == 0

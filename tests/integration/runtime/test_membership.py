@@ -22,6 +22,7 @@ from streams.server import EmbeddedServer, embedded_server
 from streams.specs import wanted
 from streams.subjects import Namespace
 from streams.topology import apply
+from tests.support.moments import a_moment
 from tests.support.proxy import proxy
 
 TTL_S = 2
@@ -141,7 +142,7 @@ async def a_ghost(node: Node, ttl_s: float) -> None:
     assert (entry.revision, entry.stored_ms > 0) == (stored, True)
     with anyio.fail_after(30):
         while await node.bucket.server_now_ms() <= entry.stored_ms + ttl_s * 1000:
-            await anyio.lowlevel.checkpoint()
+            await a_moment()
 
 
 async def test_a_node_that_starts_takes_no_record_of_the_dead_for_a_node(
@@ -208,7 +209,7 @@ async def test_the_record_tells_load_and_platforms_and_is_gone_after_the_end(
     async with node(server, ready, "b") as b:
         with anyio.fail_after(20):
             while await b.bucket.get("a") is not None:
-                await anyio.lowlevel.checkpoint()
+                await a_moment()
 
 
 async def test_a_record_of_somebody_elses_making_is_left_alone(server: EmbeddedServer, ready: Namespace) -> None:

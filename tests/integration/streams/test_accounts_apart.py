@@ -6,7 +6,6 @@ from contextlib import suppress
 
 import pytest
 from anyio import fail_after
-from anyio.lowlevel import checkpoint
 
 from streams.connection import Connection, connect
 from streams.errors import NoStream, PermissionDenied
@@ -16,6 +15,7 @@ from streams.specs import wanted
 from streams.subjects import Namespace
 from streams.topology import apply
 from tests.support.accounts import SHIPPED, Users, block_of, reachable, secured_server, spy, with_spies
+from tests.support.moments import a_moment
 
 pytestmark = pytest.mark.asyncio(loop_factories=["asyncio"])  # the server's accounts do not depend on the loop
 
@@ -92,7 +92,7 @@ async def test_no_answer_is_written_where_a_user_may_not_publish(
                 for subject in asked:
                     await attacker.publish_core(subject, b"", reply=target)
             while any(answered[target] < len(asked) for target in TARGETS):  # so all of them came to his own account
-                await checkpoint()
+                await a_moment()
             await admin.flush()
             after = await states(admin)
     assert sorted(forbidden & set(heard)) == []

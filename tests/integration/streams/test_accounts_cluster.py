@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 from anyio import fail_after
-from anyio.lowlevel import checkpoint
 
 from streams.connection import Connection, connect
 from streams.direct_get import get_batch
@@ -18,6 +17,7 @@ from streams.specs import wanted
 from streams.subjects import Namespace
 from streams.topology import apply
 from tests.support.accounts import Users
+from tests.support.moments import a_moment
 from tests.support.processes import cluster, include_line
 
 pytestmark = pytest.mark.asyncio(loop_factories=["asyncio"])  # three servers: once is enough
@@ -76,4 +76,4 @@ async def _answer(ask: Callable[[], Awaitable[Message]]) -> Message:
         try:
             return await ask()
         except NoStream:
-            await checkpoint()
+            await a_moment()

@@ -24,6 +24,7 @@ from streams.errors import (
 from streams.publisher import Publisher
 from streams.server import EmbeddedServer
 from tests.support.buckets import bucket_of
+from tests.support.moments import a_moment
 from tests.support.proxy import Proxy, proxy
 
 ONE_LOOP = pytest.mark.asyncio(loop_factories=["asyncio"])
@@ -96,7 +97,7 @@ async def test_a_marker_with_a_time_to_live_goes_away(connection: Connection, pu
     stream = f"STREAM.INFO.KV_{bucket.name}"
     with fail_after(20):
         while (await connection.api(stream))["state"]["messages"]:
-            pass
+            await a_moment()
     assert await bucket.create("a", b"3")
 
 

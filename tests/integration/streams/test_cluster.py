@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from anyio import create_task_group, fail_after
-from anyio.lowlevel import checkpoint
 
 from streams.bucket import Bucket
 from streams.clock import monotonic_s
@@ -21,6 +20,7 @@ from streams.specs import wanted
 from streams.subjects import Namespace
 from streams.topology import apply, require
 from streams.watch import Watch
+from tests.support.moments import a_moment
 from tests.support.processes import ServerProcess, cluster, urls_of
 from tests.support.server import freeze, leader_of, once_it_is_led, thaw
 
@@ -103,7 +103,7 @@ async def _a_write_that_keeps_meeting_its_own_first_try_is_not_told_as_lost(
             for server in others:
                 thaw(server)
         while await ledgers.get("mall.own") is None:
-            await checkpoint()
+            await a_moment()
 
 
 async def _a_read_of_many_keys_has_what_was_just_written(servers: list[ServerProcess]) -> None:

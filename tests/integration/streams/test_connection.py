@@ -22,6 +22,7 @@ from streams.errors import (
 from streams.frames import Message
 from streams.publisher import Publisher
 from streams.server import EmbeddedServer, embedded_server
+from tests.support.moments import a_moment
 from tests.support.proxy import Side, proxy
 from tests.support.server import freeze, thaw
 
@@ -367,7 +368,7 @@ async def test_a_sender_without_window_waits_for_a_server_that_does_not_read(own
             tasks.start_soon(send)
             with anyio.fail_after(30):
                 while sent < 2:
-                    await anyio.lowlevel.checkpoint()
+                    await a_moment()
             await anyio.wait_all_tasks_blocked()
             assert sent < 100
             tasks.cancel_scope.cancel()

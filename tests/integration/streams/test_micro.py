@@ -16,6 +16,7 @@ from streams.errors import NoStream, OutcomeUnknown
 from streams.frames import Message
 from streams.micro import QUESTION_HEADER, WHO, Endpoint, RequestRefused, Service
 from streams.server import EmbeddedServer
+from tests.support.moments import a_moment
 from tests.support.natscli import NatsCli
 from tests.support.server import connected
 
@@ -164,7 +165,7 @@ class Gate:
 
 async def until(condition: Callable[[], bool]) -> None:
     while not condition():
-        await anyio.lowlevel.checkpoint()
+        await a_moment()
 
 
 async def collected(ask: Callable[[], Awaitable[Message]], answers: list[Message]) -> None:

@@ -13,6 +13,7 @@ from streams.moves import Move, Mover
 from streams.outcomes import Outgoing, Receipt
 from streams.publisher import Publisher
 from streams.server import EmbeddedServer
+from tests.support.moments import a_moment
 from tests.support.server import add_stream, freeze, stream_state, thaw
 
 SETTINGS = {
@@ -86,7 +87,7 @@ async def test_a_schedule_is_sent_on_by_the_server_when_it_is_due(things: Things
     with fail_after(30):
         await things.mover.move(things.move("a", 0, due_ms=now_ms() + 300, target=things.subject("b")))
         while await things.subjects() != {"b"}:
-            await checkpoint()
+            await a_moment()
 
 
 async def test_each_outcome_is_its_own(things: Things) -> None:

@@ -6,7 +6,6 @@ from contextlib import suppress
 import anyio
 import pytest
 from anyio import create_task_group, fail_after
-from anyio.lowlevel import checkpoint
 
 from streams.connection import Connection, connect
 from streams.delivery import Delivery
@@ -14,6 +13,7 @@ from streams.errors import Disconnected, NoStream, OutcomeUnknown, Refused
 from streams.publisher import Outgoing, Publisher
 from streams.pull_once import PullOnce
 from streams.server import EmbeddedServer
+from tests.support.moments import a_moment
 from tests.support.server import add_consumer, add_stream, freeze, thaw
 
 pytestmark = pytest.mark.three_servers
@@ -52,7 +52,7 @@ async def store(publisher: Publisher, count: int, start: int = 0) -> None:
 async def until(condition: Callable[[], bool]) -> None:
     with fail_after(20):
         while not condition():
-            await checkpoint()
+            await a_moment()
 
 
 async def ask_pending(connection: Connection, stream: str) -> tuple[int, int, int]:
@@ -91,7 +91,7 @@ async def test_what_is_asked_for_with_a_bound_of_bytes_comes_whole(
     await store(publisher, 330)
     with fail_after(60):
         while (await ask_pending(connection, stream))[1] < 330:  # its servers are a moment behind
-            await checkpoint()
+            await a_moment()
         for count in (100, 100, 100, 30):
             got = await pulls.pull(stream, CONSUMER, most=100, most_bytes=MOST_BYTES, wait_s=wait_s)
             assert len(got) == count

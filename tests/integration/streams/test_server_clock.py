@@ -12,6 +12,7 @@ from streams.log import read_log
 from streams.publisher import Publisher
 from streams.server import EmbeddedServer
 from streams.server_clock import ServerClock
+from tests.support.moments import a_moment
 from tests.support.proxy import proxy
 from tests.support.server import add_stream, fresh_namespace
 
@@ -78,7 +79,7 @@ async def test_a_missing_stream_leaves_the_local_clock_and_is_told_once(
             assert clock.offset_ms == 0
             await add_stream(connection, "NONE")
             while clock.offset_ms == 0:  # it keeps trying
-                await anyio.lowlevel.checkpoint()
+                await a_moment()
             tasks.cancel_scope.cancel()
     assert told() == ["clock.not_measured"]
 
@@ -100,7 +101,7 @@ async def test_it_is_measured_again_after_a_reconnect(own_server: EmbeddedServer
                 assert measured == 1
                 await own_server.restart()
                 while measured < 2:
-                    await anyio.lowlevel.checkpoint()
+                    await a_moment()
                 tasks.cancel_scope.cancel()
         assert clock.now_ms() <= now_ms()
 
@@ -117,7 +118,7 @@ async def test_a_clock_that_is_measured_by_slow_answers_is_measured_better_when_
                 async with anyio.create_task_group() as tasks:
                     tasks.start_soon(clock.measure)
                     while not clock.is_measured:
-                        await anyio.lowlevel.checkpoint()
+                        await a_moment()
                     assert clock.offset_ms < -100
                     wire.heal()
                 while clock.offset_ms <= -60:  # a busy machine answers late, too

@@ -11,6 +11,7 @@ from streams.errors import StreamError
 from streams.publisher import Publisher
 from streams.server import EmbeddedServer
 from streams.store_memory import StoreMemory, WentBack
+from tests.support.moments import a_moment
 from tests.support.server import add_stream
 
 
@@ -28,7 +29,7 @@ async def look(memory: StoreMemory) -> list[WentBack]:
             try:
                 return await memory.look()
             except StreamError:
-                await anyio.lowlevel.checkpoint()
+                await a_moment()
 
 
 @pytest.mark.parametrize(
