@@ -5,7 +5,7 @@ With a fault nothing is written. Each source is written as a single one is (`pen
 its ledger, and last the record that makes nodes look at it. Rows are written beside each other. A crash in between
 leaves some sources out, and the same rows again go on from there. What is there in the same form is not written again.
 
-When it cannot go on: a source that somebody else changes at the same moment is listed as a fault. The others go on.
+When it cannot go on: a source that somebody else changes again and again is listed as a fault. The others go on.
 """
 
 from __future__ import annotations
@@ -39,10 +39,13 @@ from streams.connection import Connection
 from streams.errors import MalformedMessage, MalformedSubject, RevisionConflict
 from streams.fetch_messages import SliceCompleted, decode_event
 from streams.log import last_entries
+from streams.races import step_aside
 
 AT_ONCE = 128
 EVENTS_AT_ONCE = 500
 ADDED_SO = "it was added so"
+TRIES = 5
+CHANGED_TOO = "was changed by somebody else again and again; import it again"
 
 Progress = Callable[[int, int], None]
 """Gets how many of how many sources are written."""
@@ -58,6 +61,9 @@ class SourceRow(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, o
     settings: dict[str, Any] = {}
     start: str = ""
     paused: bool = False
+
+
+NumberedRow = tuple[int, SourceRow]
 
 
 class RowFault(Struct, frozen=True):
@@ -124,27 +130,43 @@ class Importer:
         numbers: Sequence[int] = (),
     ) -> Imported:
         """Check all rows, and write them if each may be taken. With `is_updating` write those that differ too.
-        `numbers`: those of the rows, if they are not 1, 2, 3."""
+        `numbers`: those of the rows, if they are not 1, 2, 3. A source that somebody else writes at the same moment, as
+        a repeat of this call does, is compared and written again."""
+        left = list(zip(numbers or range(1, len(rows) + 1), rows, strict=True))
+        done = Imported(is_trial=is_trial)
+        for tried in range(1, TRIES + 1):
+            part, left = await self._run(left, done, is_updating=is_updating, progress=progress, is_first=tried == 1)
+            done = part if tried == 1 else _joined(done, part)
+            if not left:
+                return done
+            await step_aside(tried)
+        lost = [RowFault(number, "source", f"{row.source} {CHANGED_TOO}") for number, row in left]
+        return _joined(done, Imported(faults=lost))
+
+    async def _run(
+        self, rows: Sequence[NumberedRow], before: Imported, *, is_updating: bool, progress: Progress, is_first: bool
+    ) -> tuple[Imported, list[NumberedRow]]:
+        """Check and write rows once. Return also those that somebody else wrote at the same moment. Later on a row that
+        cannot be taken any more keeps no other from being written."""
         known = await self._read()
-        numbered = list(zip(numbers or range(1, len(rows) + 1), rows, strict=True))
         levels = known.settings.levels.with_levels({})
-        wanted, faults = await self._check(numbered, known, levels)
-        new = [each for each in wanted if each.differs is None]
-        other = [each for each in wanted if each.differs]
-        differing = [SourceDifference(each.row, str(each.source), each.differs or ()) for each in other]
-        writing = [*new, *(other if is_updating else ())]
-        is_trial = is_trial or bool(faults)
+        wanted, faults = await self._check(rows, known, levels)
+        writing = [each for each in wanted if each.differs is None or (each.differs and is_updating)]
+        is_trial, lost = before.is_trial or (is_first and bool(faults)), set[int]()
         if not is_trial:
             await self._ensure_lanes(writing, levels)
-            faults = await self._write_all(writing, known, levels, progress)
-        return Imported(
-            added=len(new),
-            changed=len(other) if is_updating else 0,
-            same=sum(each.differs == () for each in wanted),
+            lost = await self._write_all(writing, known, levels, progress)
+        kept = [each for each in wanted if each.row not in lost]
+        differing = [SourceDifference(each.row, str(each.source), each.differs) for each in kept if each.differs]
+        done = Imported(
+            added=sum(each.differs is None for each in kept),
+            changed=len(differing) if is_updating else 0,
+            same=sum(each.differs == () for each in kept),
             differing=differing,
             faults=faults,
             is_trial=is_trial,
         )
+        return done, [each for each in rows if each[0] in lost]
 
     async def export(self) -> list[SourceRow]:
         """Return all sources as rows, by name. Records that do not decode are left out."""
@@ -172,7 +194,7 @@ class Importer:
         return _Known(settings, records, ledgers)
 
     async def _check(
-        self, rows: Sequence[tuple[int, SourceRow]], known: _Known, levels: Levels
+        self, rows: Sequence[NumberedRow], known: _Known, levels: Levels
     ) -> tuple[list[_Wanted], list[RowFault]]:
         """Check each row, and apply its settings to `levels`."""
         adapters: dict[str, Adapter | str] = {}
@@ -238,11 +260,12 @@ class Importer:
 
     async def _write_all(
         self, wanted: Sequence[_Wanted], known: _Known, levels: Levels, progress: Progress
-    ) -> list[RowFault]:
+    ) -> set[int]:
+        """Write sources beside each other. Return the rows of those that somebody else wrote at the same moment."""
         epochs = await first_epochs(
             self._connection, [each.source for each in wanted if each.source not in known.ledgers]
         )
-        faults: list[RowFault] = []
+        lost = set[int]()
         left, done = iter(wanted), 0
 
         async def work() -> None:
@@ -251,15 +274,14 @@ class Importer:
                 try:
                     await self._write(each, known, levels, epochs.get(each.source, 1))
                 except RevisionConflict:
-                    problem = f"{each.source} was changed by somebody else just now; import it again"
-                    faults.append(RowFault(each.row, "source", problem))
+                    lost.add(each.row)
                 done += 1
                 progress(done, len(wanted))
 
         async with anyio.create_task_group() as tasks:
             for _ in range(min(AT_ONCE, len(wanted))):
                 tasks.start_soon(work)
-        return sorted(faults, key=lambda fault: fault.row)
+        return lost
 
     async def _write(self, each: _Wanted, known: _Known, levels: Levels, epoch: int) -> None:
         row, source = each.given, each.source
@@ -317,6 +339,18 @@ def new_ledger(start_ms: int, now_ms: int, *, epoch: int, is_paused: bool) -> Le
     epoch. So the fences begin with the time, beyond those that it gave: they are in the ids of messages too."""
     ledger = msgspec.structs.replace(first_ledger(start_ms), epoch=epoch, fence=now_ms)
     return steering.pause(ledger, ADDED_SO) if is_paused else ledger
+
+
+def _joined(one: Imported, other: Imported) -> Imported:
+    """Return what became of the rows of both."""
+    return Imported(
+        added=one.added + other.added,
+        changed=one.changed + other.changed,
+        same=one.same + other.same,
+        differing=sorted([*one.differing, *other.differing], key=lambda each: each.row),
+        faults=sorted([*one.faults, *other.faults], key=lambda each: each.row),
+        is_trial=one.is_trial,
+    )
 
 
 def rows_behind(rows: Sequence[SourceRow], after: str, limit: int) -> list[SourceRow]:

@@ -2,11 +2,12 @@
 
 from pathlib import Path
 
+import anyio
 import msgspec
 import pytest
 
 from actors.fetch.rules.ledger import Ledger, first_ledger
-from actors.fetch.source_import import AT_ONCE
+from actors.fetch.source_import import AT_ONCE, Imported, SourceRow
 from actors.fetch.sources import SourceKey
 from streams.clock import now_ms
 from tests.support.cli import CommandLine
@@ -112,3 +113,40 @@ async def test_a_source_that_was_kept_goes_on_with_its_ledger(cli: CommandLine, 
 async def test_a_file_that_cannot_be_read_is_told(cli: CommandLine, arguments: tuple[str, ...]) -> None:
     told = await cli("sources", "import", *arguments)
     assert told.code == 2
+
+
+async def test_two_imports_of_one_file_at_once_are_as_one_after_the_other(cli: CommandLine) -> None:
+    """A caller whose answer was lost sends the same again, while the first import still writes."""
+    count = 4 * AT_ONCE
+    rows = [msgspec.convert(row(f"bulk/s{n}", settings={"retries": 7}, start="-2d"), SourceRow) for n in range(count)]
+    done: list[Imported] = []
+
+    async def run() -> None:
+        done.append(await cli.records.importer.run(rows))
+
+    async with anyio.create_task_group() as tasks:
+        for _ in range(3):
+            tasks.start_soon(run)
+    assert [(each.faults, each.differing) for each in done] == [([], [])] * 3
+    assert sum(each.added for each in done) == count
+    assert [each.added + each.same for each in done] == [count] * 3
+    ledgers, records = await cli.records.all_ledgers("bulk.*"), await cli.records.sources("bulk.*")
+    assert (len(ledgers), len(records)) == (count, count)
+
+
+async def test_what_another_import_writes_otherwise_is_not_counted_as_added(cli: CommandLine) -> None:
+    def rows_of(retries: int) -> list[SourceRow]:
+        rows = [row(f"bulk/s{n}", settings={"retries": retries}) for n in range(2 * AT_ONCE)]
+        return [msgspec.convert(each, SourceRow) for each in rows]
+
+    done: dict[int, Imported] = {}
+
+    async def run(retries: int) -> None:
+        done[retries] = await cli.records.importer.run(rows_of(retries))
+
+    async with anyio.create_task_group() as tasks:
+        for retries in (3, 7):
+            tasks.start_soon(run, retries)
+    assert sum(each.added for each in done.values()) == 2 * AT_ONCE
+    assert {len(each.differing) + each.added + each.same for each in done.values()} == {2 * AT_ONCE}
+    assert [each.faults for each in done.values()] == [[], []]
