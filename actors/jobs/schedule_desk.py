@@ -128,10 +128,11 @@ class ScheduleDesk:
         )
 
     async def resume(self, topic: str, name: str) -> ScheduleChanged:
-        """Go on from now. Due times within the pause do not count as missed."""
+        """Go on from now. Due times within the pause do not count as missed. A job that is due after it, by its jitter,
+        comes."""
         now_ms = self._clock.now_ms()
         return await self._move(
-            topic, name, lambda record: resumed(record, now_ms=now_ms) if record.is_paused else record
+            topic, name, lambda record: resumed(topic, name, record, now_ms=now_ms) if record.is_paused else record
         )
 
     async def trigger(self, topic: str, name: str, *, at_ms: int | None = None, nonce: str = "") -> Triggered:

@@ -4,7 +4,7 @@ from msgspec.structs import replace
 
 from actors.jobs.rules.cron import BadRecurrence
 from actors.jobs.rules.schedule_record import Schedule, asked_of, due_of
-from actors.jobs.rules.schedule_times import dues_within
+from actors.jobs.rules.schedule_times import dues_within, jittered, latest_due
 from actors.runtime.rules.texts import time_text
 
 MOST_TRIGGERED = 100
@@ -46,9 +46,15 @@ def paused(record: Schedule, *, now_ms: int) -> Schedule:
     return replace(record, is_paused=True, stale=stale, adding=asked, cancelling=(), buffered_ms=0)
 
 
-def resumed(record: Schedule, *, now_ms: int) -> Schedule:
-    """Return the record that goes on from now. Occurrences during the pause were not missed."""
-    return replace(record, is_paused=False, last_ms=now_ms)
+def resumed(topic: str, name: str, record: Schedule, *, now_ms: int) -> Schedule:
+    """Return the record that goes on from now. Occurrences during the pause were not missed. One whose time has passed,
+    but not the jitter of its job, is still to come, unless its job was left as it is."""
+    last_ms, left = now_ms, set(map(due_of, record.runs)).difference(record.stale)
+    is_late = record.jitter_ms > 0 and not record.fixed_delay_ms
+    while is_late and (due_ms := latest_due(record, now_ms - record.jitter_ms, last_ms)) is not None:
+        is_late = due_ms not in left and jittered(topic, name, record, due_ms) > now_ms
+        last_ms = due_ms - 1 if is_late else last_ms
+    return replace(record, is_paused=False, last_ms=last_ms)
 
 
 def triggered(record: Schedule, *, now_ms: int, at_ms: int | None = None, nonce: str = "") -> Schedule:

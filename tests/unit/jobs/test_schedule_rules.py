@@ -31,11 +31,20 @@ from actors.jobs.rules.schedule_steps import (
     rests_until_ms,
     taken_back,
 )
-from actors.jobs.rules.schedule_times import latest_due, latest_dues, next_due, next_dues, occurrence, occurrence_id
+from actors.jobs.rules.schedule_times import (
+    jittered,
+    latest_due,
+    latest_dues,
+    next_due,
+    next_dues,
+    occurrence,
+    occurrence_id,
+)
 from actors.runtime.rules.texts import time_text
 from streams.job_messages import JobDone
 
 T = 1_770_000_000_000
+NAME = ("mail", "nightly")
 MINUTE = 60_000
 HOUR = 60 * MINUTE
 EVERY_MINUTE = Schedule(every_ms=MINUTE, start_ms=T, last_ms=T, overlap="allow")
@@ -288,7 +297,7 @@ def test_a_change_takes_back_all_that_is_ahead_and_nothing_is_run_twice(
         if act == "pause" and not record.is_paused:
             record = paused(record, now_ms=asked_ms)
         elif act == "resume" and record.is_paused:
-            record = resumed(record, now_ms=asked_ms)
+            record = resumed(*NAME, record, now_ms=asked_ms)
         elif act == "replace":
             record = begun(
                 replace(wish, jitter_ms=0, overlap="allow", start_ms=record.start_ms), record, now_ms=asked_ms
@@ -616,7 +625,7 @@ def test_a_fixed_delay_that_was_paused_or_had_no_node_goes_on_at_once() -> None:
     record = Schedule(fixed_delay_ms=MINUTE, start_ms=T, last_ms=T, runs=(run,))
     for now_ms in (T + MINUTE + 8, T + 9 * MINUTE):
         assert decide(record, now_ms, is_open=False).record.adding == (T + MINUTE + 9,), "late or not"
-    later = resumed(paused(record, now_ms=T), now_ms=T + 9 * MINUTE)
+    later = resumed(*NAME, paused(record, now_ms=T), now_ms=T + 9 * MINUTE)
     assert decide(later, T + 9 * MINUTE, is_open=False).record.adding == (T + 9 * MINUTE + 1,)
 
 
@@ -671,19 +680,49 @@ def test_a_pause_takes_back_what_was_added_and_resuming_goes_on_from_now() -> No
     record = all_of(lambda record: paused(record, now_ms=T))
     assert record.stale == (T + MINUTE,)
     assert decide(record, T + 5 * MINUTE, is_open=False) == (record, None, None)
-    record = resumed(taken_back(record, (T + MINUTE,)), now_ms=T + 10 * MINUTE + 1)
+    record = resumed(*NAME, taken_back(record, (T + MINUTE,)), now_ms=T + 10 * MINUTE + 1)
     assert follow(record, T + 10 * MINUTE + 1)[1] == [T + 11 * MINUTE], "what the pause left out was not missed"
 
 
+@pytest.mark.parametrize("overlap", ["skip", "allow"])
+@pytest.mark.parametrize("is_taken_back", [True, False])
+@given(number=st.integers(1, 10**6), after_ms=st.integers(0, 2 * HOUR))
+def test_what_its_jitter_makes_due_after_a_pause_is_still_to_come(
+    overlap: Overlap, is_taken_back: bool, number: int, after_ms: int
+) -> None:
+    daily = Schedule(
+        every_ms=24 * HOUR, start_ms=T, jitter_ms=HOUR, overlap=overlap, last_ms=T + number * 24 * HOUR - 1
+    )
+    due_ms = daily.last_ms + 1
+    job_ms, resumed_ms = jittered(*NAME, daily, due_ms), due_ms + after_ms
+    record, dues, _ = follow(daily, due_ms)
+    assert dues[:1] == [due_ms]
+    held = paused(record, now_ms=due_ms)
+    if is_taken_back:  # else the leading node hears of the pause and of its end at once
+        held = taken_back(held, held.stale, gone=held.stale)
+    again = resumed(*NAME, held, now_ms=resumed_ms)
+    again = taken_back(again, again.stale, gone=again.stale)
+    assert (due_ms in follow(again, resumed_ms)[1]) == (resumed_ms < job_ms)
+
+
+def test_what_was_run_before_its_time_is_not_run_again_after_a_pause() -> None:
+    daily = Schedule(every_ms=24 * HOUR, start_ms=T, jitter_ms=HOUR, last_ms=T - 1)
+    record, _, _ = follow(daily, T)
+    held = paused(record, now_ms=T)
+    left = taken_back(held, held.stale)  # a person had kicked its job
+    for again in (resumed(*NAME, left, now_ms=T), taken_back(resumed(*NAME, held, now_ms=T), held.stale)):
+        assert T not in follow(again, T)[1]
+
+
 def test_nothing_is_added_before_what_is_stale_has_gone() -> None:
-    record = resumed(all_of(lambda record: paused(record, now_ms=T)), now_ms=T + 1)
+    record = resumed(*NAME, all_of(lambda record: paused(record, now_ms=T)), now_ms=T + 1)
     assert decide(record, T + 1, is_open=False).record is record
     assert follow(taken_back(record, record.stale, record.stale), T + 1)[1] == [T + MINUTE], "the same one, added anew"
 
 
 def test_one_that_came_due_before_it_was_taken_back_is_not_added_anew() -> None:
     record, dues, _ = follow(replace(EVERY_MINUTE, every_ms=1000), T)
-    record = resumed(paused(record, now_ms=T + 999), now_ms=T + 999)
+    record = resumed(*NAME, paused(record, now_ms=T + 999), now_ms=T + 999)
     record = taken_back(record, record.stale, gone=set(dues[1:]))
     again, added_dues, _ = follow(record, T + 1001)
     assert (added_dues[: len(dues) - 1], again.runs[0].due_ms) == (dues[1:], dues[0])
@@ -793,7 +832,7 @@ def test_a_pause_holds_a_backfill_and_drops_nothing_of_it() -> None:
     assert (held.adding, held.stale, held.backfill) == ((T - 9 * MINUTE,), (), (T - 9 * MINUTE, T))
     held = added(held, held.adding)
     assert decide(held, T, is_open=False) == (held, None, None)
-    assert decide(resumed(held, now_ms=T), T, is_open=False).record.adding == (T - 8 * MINUTE,)
+    assert decide(resumed(*NAME, held, now_ms=T), T, is_open=False).record.adding == (T - 8 * MINUTE,)
     assert removed(claimed, now_ms=T).adding == ()
 
 
