@@ -1,8 +1,9 @@
 """Schedules, as people change and read them: the operations that every door calls. The leading node
 (actors/jobs/scheduler.py) does the rest. State: none. Each change is stored by the revision that it was made from.
 
-Under repeats: the same add, pause or resume again changes nothing, and so does the same trigger if it has a nonce or
-names its moment. A repeated removal finds nothing."""
+Under repeats: a change with a nonce that was made before changes nothing, however late it comes, whatever was changed
+since. Without one the same add, pause or resume again changes nothing, and so does the same trigger if it names its
+moment. A repeated removal finds nothing."""
 
 from __future__ import annotations
 
@@ -15,7 +16,16 @@ from msgspec.structs import replace
 
 from actors.jobs.rules.cron import BadRecurrence
 from actors.jobs.rules.job_rules import named_nonce
-from actors.jobs.rules.schedule_changes import backfilled, begun, paused, removed, resumed, triggered
+from actors.jobs.rules.schedule_changes import (
+    backfilled,
+    begun,
+    is_known,
+    marked,
+    paused,
+    removed,
+    resumed,
+    triggered,
+)
 from actors.jobs.rules.schedule_checks import check_schedule, check_wanted
 from actors.jobs.rules.schedule_record import Schedule, decode_schedule, names_of
 from actors.jobs.rules.schedule_targets import has_target
@@ -80,28 +90,34 @@ class ScheduleDesk:
         self._clock = clock
         self._accept = accept
 
-    async def add(self, topic: str, name: str, wanted: Schedule, *, is_replaced: bool = False) -> ScheduleChanged:
+    async def add(
+        self, topic: str, name: str, wanted: Schedule, *, is_replaced: bool = False, nonce: str = ""
+    ) -> ScheduleChanged:
         """Store a schedule. The same again changes nothing. Another one of that name is replaced only if asked."""
         key = _key(topic, name)
         check_wanted(wanted)
         if has_target(wanted):
             self._accept(wanted)
-        now_ms = self._clock.now_ms()
+        now_ms, mark = self._clock.now_ms(), _mark("add", nonce)
 
         def change(entry: Entry[bytes] | None) -> tuple[bytes | None, tuple[Schedule, bool]]:
             before = None if entry is None else _read(entry)
+            if isinstance(before, Schedule) and is_known(before, mark):
+                return None, (before, True)
             if isinstance(before, Schedule) and not before.is_removed:
                 if _definition(before, wanted.start_ms) == _definition(wanted, wanted.start_ms):
                     return None, (before, False)
                 if not is_replaced:
                     reason = f"{topic}/{name} is there already, and otherwise; replace it, or use another name"
                     raise ScheduleRefused(reason, "exists")
-            if isinstance(before, Schedule) and has_target(before) != has_target(wanted):
+            is_left = isinstance(before, Schedule) and (not before.is_removed or before.stale)
+            if isinstance(before, Schedule) and is_left and has_target(before) != has_target(wanted):
                 reason = f"{topic}/{name}: jobs of the first one are in another topic; remove it, and add this one then"
                 raise ScheduleRefused(reason, "state")
             if 0 < wanted.at_ms <= now_ms:
                 raise BadRecurrence("at_ms", wanted.at_ms, "is past", "give a later moment")
             stored = begun(wanted, before if isinstance(before, Schedule) else None, now_ms=now_ms)
+            stored = marked(stored, mark, now_ms)
             return msgspec.json.encode(stored), (stored, True)
 
         (stored, is_changed), _ = await self._records.update(key, change)
@@ -120,19 +136,25 @@ class ScheduleDesk:
         it, _ = await self._find(topic, name)
         return self._view(_key(topic, name), it, most)
 
-    async def pause(self, topic: str, name: str) -> ScheduleChanged:
+    async def pause(self, topic: str, name: str, *, nonce: str = "") -> ScheduleChanged:
         """Add no further jobs. A job that was added and is not due yet is removed."""
         now_ms = self._clock.now_ms()
         return await self._move(
-            topic, name, lambda record: record if record.is_paused else paused(record, now_ms=now_ms)
+            topic,
+            name,
+            lambda record: record if record.is_paused else paused(record, now_ms=now_ms),
+            _mark("pause", nonce),
         )
 
-    async def resume(self, topic: str, name: str) -> ScheduleChanged:
+    async def resume(self, topic: str, name: str, *, nonce: str = "") -> ScheduleChanged:
         """Go on from now. Due times within the pause do not count as missed. A job that is due after it, by its jitter,
         comes."""
         now_ms = self._clock.now_ms()
         return await self._move(
-            topic, name, lambda record: resumed(topic, name, record, now_ms=now_ms) if record.is_paused else record
+            topic,
+            name,
+            lambda record: resumed(topic, name, record, now_ms=now_ms) if record.is_paused else record,
+            _mark("resume", nonce),
         )
 
     async def trigger(self, topic: str, name: str, *, at_ms: int | None = None, nonce: str = "") -> Triggered:
@@ -151,21 +173,28 @@ class ScheduleDesk:
         job_topic, job_id = jobs[-1]
         return Triggered(topic=job_topic, id=job_id)
 
-    async def backfill(self, topic: str, name: str, from_ms: int, to_ms: int | None = None) -> ScheduleChanged:
+    async def backfill(
+        self, topic: str, name: str, from_ms: int, to_ms: int | None = None, *, nonce: str = ""
+    ) -> ScheduleChanged:
         """Have a job added for each due time of the half-open range, which has passed. Without `to_ms` it ends now."""
         now_ms = self._clock.now_ms()
         end_ms = now_ms if to_ms is None else to_ms
-        return await self._move(topic, name, lambda record: backfilled(record, from_ms, end_ms, now_ms=now_ms))
+        return await self._move(
+            topic,
+            name,
+            lambda record: backfilled(record, from_ms, end_ms, now_ms=now_ms),
+            _mark("backfill", nonce),
+        )
 
-    async def remove(self, topic: str, name: str) -> ScheduleRemoved:
+    async def remove(self, topic: str, name: str, *, nonce: str = "") -> ScheduleRemoved:
         """Have the leading node remove it, and its jobs that are not due yet. A record that cannot be followed is
         deleted at once."""
-        it, revision = await self._find(topic, name)
-        if isinstance(it, str):
-            await self._records.delete(_key(topic, name), revision=revision)
+        entry = await self._records.get(_key(topic, name))
+        if entry is not None and isinstance(_there(entry), str):
+            await self._records.delete(_key(topic, name), revision=entry.revision)
         else:
             now_ms = self._clock.now_ms()
-            await self._move(topic, name, lambda record: removed(record, now_ms=now_ms))
+            await self._move(topic, name, lambda record: removed(record, now_ms=now_ms), _mark("remove", nonce))
         return ScheduleRemoved(topic=topic, name=name)
 
     # ---- one record
@@ -180,11 +209,16 @@ class ScheduleDesk:
             raise ScheduleRefused(f"no schedule {topic}/{name}; {hint}", "not_found")
         return it, entry.revision
 
-    async def _move(self, topic: str, name: str, move: Callable[[Schedule], Schedule]) -> ScheduleChanged:
-        """Change one record."""
-        await self._find(topic, name)  # its error names the nearest
+    async def _move(
+        self, topic: str, name: str, move: Callable[[Schedule], Schedule], mark: str = ""
+    ) -> ScheduleChanged:
+        """Change one record. `mark`: of a change that is not made a second time."""
+        now_ms = self._clock.now_ms()
 
         def change(entry: Entry[bytes] | None) -> tuple[bytes | None, tuple[Schedule, bool]]:
+            before = None if entry is None else _read(entry)
+            if isinstance(before, Schedule) and is_known(before, mark):
+                return None, (before, True)
             it = _there(entry)
             if it is None:
                 raise ScheduleRefused(f"no schedule {topic}/{name}; it was removed just now", "not_found")
@@ -193,10 +227,15 @@ class ScheduleDesk:
                     f"{topic}/{name} cannot be followed: {it}; replace it with a correct one", "state"
                 )
             after = move(it)
-            is_changed = after is not it
-            return (msgspec.json.encode(after) if is_changed else None), (after, is_changed)
+            is_changed, after = after is not it, marked(after, mark, now_ms)
+            return (None if after is it else msgspec.json.encode(after)), (after, is_changed)
 
-        (after, is_changed), _ = await self._records.update(_key(topic, name), change)
+        try:
+            (after, is_changed), _ = await self._records.update(_key(topic, name), change)
+        except ScheduleRefused as refused:
+            if refused.code == "not_found":
+                await self._find(topic, name)  # its error names the nearest
+            raise
         return self._changed(topic, name, after, is_changed=is_changed)
 
     def _changed(self, topic: str, name: str, record: Schedule, *, is_changed: bool) -> ScheduleChanged:
@@ -212,6 +251,11 @@ class ScheduleDesk:
 def _key(topic: str, name: str) -> str:
     """Return the key of a schedule. Raises MalformedSubject."""
     return f"{check_token('topic', topic)}.{check_token('name', name)}"
+
+
+def _mark(what: str, nonce: str) -> str:
+    """Return the mark of a change. A trigger has another one of the same nonce."""
+    return named_nonce(what, nonce) if nonce else ""
 
 
 def _read(entry: Entry[bytes]) -> Schedule | str:

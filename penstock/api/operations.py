@@ -165,7 +165,7 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation(
         "POST", S, "addSchedule", "Add a schedule", "admin",
         {200: ScheduleChanged, 201: ScheduleChanged}, http_schedules.add, schedules.ScheduleToAdd,
-        problems=(*IN_BODY, 409, 507),
+        problems=(*IN_BODY, 409, 507), takes_key=True,
         endpoint=DeskEndpoint("schedules", "add", schedules.AddScheduleAsk, nats_schedules.add),
     ),
     Operation(
@@ -181,12 +181,12 @@ OPERATIONS: tuple[Operation, ...] = (
     ),
     Operation(
         "POST", S + "/{schedule}/pause", "pauseSchedule", "Add no more jobs of a schedule", "admin",
-        {200: ScheduleChanged}, http_schedules.pause, problems=(400, 404, 409, 415, 422),
+        {200: ScheduleChanged}, http_schedules.pause, problems=(400, 404, 409, 415, 422), takes_key=True,
         endpoint=DeskEndpoint("schedules", "pause", schedules.ScheduleAsk, nats_schedules.pause),
     ),
     Operation(
         "POST", S + "/{schedule}/resume", "resumeSchedule", "Go on with a schedule", "admin",
-        {200: ScheduleChanged}, http_schedules.resume, problems=(400, 404, 409, 415, 422),
+        {200: ScheduleChanged}, http_schedules.resume, problems=(400, 404, 409, 415, 422), takes_key=True,
         endpoint=DeskEndpoint("schedules", "resume", schedules.ScheduleAsk, nats_schedules.resume),
     ),
     Operation(
@@ -198,11 +198,12 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation(
         "POST", S + "/{schedule}/backfill", "backfillSchedule", "Add the jobs of a past range", "admin",
         {200: ScheduleChanged}, http_schedules.backfill, schedules.ToBackfill, problems=(*IN_BODY, 404, 409),
+        takes_key=True,
         endpoint=DeskEndpoint("schedules", "backfill", schedules.BackfillAsk, nats_schedules.backfill),
     ),
     Operation(
         "DELETE", S + "/{schedule}", "removeSchedule", "Remove a schedule", "admin",
-        {200: ScheduleRemoved}, http_schedules.remove, problems=(400, 404, 409, 422),
+        {200: ScheduleRemoved}, http_schedules.remove, problems=(400, 404, 409, 422), takes_key=True,
         endpoint=DeskEndpoint("schedules", "remove", schedules.ScheduleAsk, nats_schedules.remove),
     ),
     Operation(

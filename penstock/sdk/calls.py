@@ -1,7 +1,7 @@
 """Sends requests to a service of the nodes, and returns replies and errors in the client's terms.
 
-If a reply is lost, or no node takes the request, the client sends it again until the caller's time is over. So only
-requests that are harmless to repeat are sent here.
+If a reply is lost, or no node takes the request, the client sends it again until the caller's time is over. A request
+that does more when it is repeated is sent again only if no node has begun it.
 
 One of several nodes may be paused while the server still routes requests to it. So after a moment of silence the client
 asks all nodes which of them has the request. If a node works on it, the client waits for its reply. If none does, the
@@ -101,15 +101,17 @@ class ServiceClient:
         timeout_s: float | None = None,
         on_late: Callable[[bytes], None] | None = None,
         begun: "BegunRequest | None" = None,
+        is_once: bool = False,
     ) -> Answered:
         """Send a request and return its reply. `wait_s`: how long the request allows the service to wait. `on_late`
         gets the replies to other tries, if they come. `begun`: this request, begun before with the client's own time.
+        `is_once`: it is not sent again once a node may have begun it.
 
         Raises NotAccepted, Stale, Timeout, Unavailable."""
         limit_s = self._timeout_s if timeout_s is None else timeout_s
         question = begun or BegunRequest(self, self.subject(endpoint), payload, monotonic_s() + limit_s + wait_s)
         try:
-            return Answered(await self._answer(question, limit_s, wait_s), question.is_repeated)
+            return Answered(await self._answer(question, limit_s, wait_s, is_once=is_once), question.is_repeated)
         finally:
             question.close(on_late)
 
@@ -119,10 +121,10 @@ class ServiceClient:
         question.ask_now()
         return question
 
-    async def _answer(self, question: "BegunRequest", limit_s: float, wait_s: float) -> bytes:
+    async def _answer(self, question: "BegunRequest", limit_s: float, wait_s: float, *, is_once: bool) -> bytes:
         for failures in count(1):
             try:
-                return await question.answer(TRY_S + wait_s)
+                return await question.answer((limit_s if is_once else TRY_S) + wait_s)
             except NotAccepted as refused:
                 refused.is_repeated = question.is_repeated
                 raise
@@ -134,11 +136,11 @@ class ServiceClient:
                     await self._leave_if_alone()
             self._preferred = ""
             rest_s = AGAIN.wait_s(failures, chance=chance())
-            if monotonic_s() + rest_s + SHORTEST_TRY_S >= question.deadline_s:
+            is_over = monotonic_s() + rest_s + SHORTEST_TRY_S >= question.deadline_s
+            if is_over or (is_once and question.is_repeated):
                 if question.is_repeated:
-                    raise Timeout(
-                        f"{question.subject}: no answer within {limit_s + wait_s:g} s; it may have been done"
-                    ) from failure
+                    why = f"{question.subject}: no answer within {limit_s + wait_s:g} s" if is_over else failure
+                    raise Timeout(f"{why}; it may have been done") from failure
                 raise failure
             await anyio.sleep(rest_s)
         raise AssertionError("count() does not end")

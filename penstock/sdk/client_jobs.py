@@ -466,9 +466,11 @@ class Jobs:
 
     async def kick(self, topic: str, id: str | None = None, *, most: int = 1) -> int:
         """Make the delayed job of this id due now, or up to `most` of a topic, the earliest due first. Return their
-        number."""
+        number. Without an id a repeat would kick others, so there is none: after Timeout, count before you call
+        again."""
         ask = {"topic": topic, "most": most} if id is None else {"topic": topic, "id": id, "nonce": fresh_nonce()}
-        return decode((await self._service.request("kick", encode(ask))).payload, Kicked).kicked
+        answered = await self._service.request("kick", encode(ask), is_once=id is None)
+        return decode(answered.payload, Kicked).kicked
 
     async def list(self, topic: str, state: State = "delayed", *, page: int = 100) -> AsyncIterator[Listed]:
         """Yield the topic's jobs in a state, page by page."""

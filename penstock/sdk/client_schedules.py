@@ -110,7 +110,8 @@ class Schedules:
         """Remove a schedule, and its jobs that are not due yet."""
         topic, name = read_name(which)
         try:
-            return decode(await self._ask("remove", {"topic": topic, "name": name}), ScheduleRemoved)
+            ask = {"topic": topic, "name": name, "nonce": fresh_nonce()}
+            return decode(await self._ask("remove", ask), ScheduleRemoved)
         except NotAccepted as refused:
             if refused.code == "not_found" and refused.is_repeated:
                 return ScheduleRemoved(topic=topic, name=name)  # an earlier try of this call did it
@@ -124,4 +125,5 @@ class Schedules:
         return await self._ask(endpoint, {"topic": topic, "name": name, **more})
 
     async def _changed(self, endpoint: str, which: str, more: Mapping[str, object] = {}) -> ScheduleChanged:
-        return decode(await self._of(endpoint, which, more), ScheduleChanged)
+        """Make a change, once, however often the request is sent."""
+        return decode(await self._of(endpoint, which, {**more, "nonce": fresh_nonce()}), ScheduleChanged)

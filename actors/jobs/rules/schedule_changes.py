@@ -3,6 +3,7 @@
 from msgspec.structs import replace
 
 from actors.jobs.rules.cron import BadRecurrence
+from actors.jobs.rules.job_rules import TRACE_MS
 from actors.jobs.rules.schedule_record import Schedule, asked_of, due_of
 from actors.jobs.rules.schedule_times import dues_within, jittered, latest_due
 from actors.runtime.rules.texts import time_text
@@ -14,10 +15,29 @@ MOST_BACKFILLED = 10_000
 """Occurrences in one backfill."""
 
 
+def is_known(record: Schedule, mark: str) -> bool:
+    """Return whether a change of this mark was made before: a trigger, or another one with a nonce."""
+    return mark != "" and mark in dict(record.nonces)
+
+
+def marked(record: Schedule, mark: str, moment_ms: int) -> Schedule:
+    """Return the record that knows a change by its mark. An empty mark changes nothing."""
+    nonces = (*record.nonces, (mark, moment_ms))[-MOST_TRIGGERED:]
+    return replace(record, nonces=nonces) if mark else record
+
+
+def known_until_ms(record: Schedule) -> int:
+    """Return until when the record of a removed schedule stays, for late repeats of what was changed. 0: no longer."""
+    return max((moment_ms + TRACE_MS for _, moment_ms in record.nonces), default=0)
+
+
 def begun(wanted: Schedule, before: Schedule | None, *, now_ms: int) -> Schedule:
     """Return the record to store for a new definition, in the place of `before` if there is one.
     Jobs of the old one that are not due yet are taken back. Due ones stay jobs. What was triggered is added, by the new
     definition if the old one has not added it."""
+    nonces = before.nonces if before else ()
+    if before and before.is_removed and not before.stale:
+        before = None  # nothing of it is left, but for late repeats
     claimed = _triggers(before) if before else ()
     return replace(
         wanted,
@@ -29,7 +49,7 @@ def begun(wanted: Schedule, before: Schedule | None, *, now_ms: int) -> Schedule
         stale=tuple(due_ms for due_ms in _added(before, now_ms) if due_ms not in claimed) if before else (),
         cancelling=(),
         triggered=before.triggered if before else (),
-        nonces=before.nonces if before else (),
+        nonces=nonces,
         backfill=None,
         buffered_ms=0,
         left_out=0,
@@ -61,7 +81,7 @@ def triggered(record: Schedule, *, now_ms: int, at_ms: int | None = None, nonce:
     """Return the record of which a job is added now, also while it is paused. `at_ms`: the moment that names it. If
     there is one of that moment, this is a repeat, and the record stays as it is. So it does for a known `nonce`, whose
     moment is in `nonces`. Without both the last of `triggered` is its time. Raises BadRecurrence."""
-    if nonce in dict(record.nonces):
+    if is_known(record, nonce):
         return record
     if at_ms is not None:
         if not 0 < at_ms <= now_ms + AHEAD_MS:
@@ -72,8 +92,7 @@ def triggered(record: Schedule, *, now_ms: int, at_ms: int | None = None, nonce:
         what = "are waiting already, and no node adds them"
         raise BadRecurrence("triggered", len(record.triggered), what, "start a node with the role `timer`")
     moment_ms = _free_moment(record, now_ms) if at_ms is None else at_ms
-    nonces = (*record.nonces, (nonce, moment_ms))[-MOST_TRIGGERED:] if nonce else record.nonces
-    return replace(record, triggered=(*record.triggered, moment_ms), nonces=nonces)
+    return marked(replace(record, triggered=(*record.triggered, moment_ms)), nonce, moment_ms)
 
 
 def _free_moment(record: Schedule, now_ms: int) -> int:

@@ -97,27 +97,33 @@ class ScheduleToAdd(_Definition, frozen=True, kw_only=True):
 
 
 class AddScheduleAsk(_Definition, frozen=True, kw_only=True):
-    """Add a schedule. With `replace` it takes the place of another one of its name."""
+    """Add a schedule. With `replace` it takes the place of another one of its name. `nonce`: the same in each repeat of
+    this request, which changes nothing."""
 
     topic: str
     name: str
     tenant: str = ""
     replace: bool = False
+    nonce: str = ""
 
 
 # ---- the service
 
 
 class ScheduleAsk(RequestForm, frozen=True, kw_only=True):
-    """Of one schedule: pause, resume or remove it."""
+    """Of one schedule: pause, resume or remove it. `nonce`: the same in each repeat of this request, and in no other. A
+    repeat changes nothing."""
 
     topic: str
     name: str
+    nonce: str = ""
 
 
-class ScheduleShowAsk(ScheduleAsk, frozen=True, kw_only=True):
+class ScheduleShowAsk(RequestForm, frozen=True, kw_only=True):
     """Show a schedule, with its next due times."""
 
+    topic: str
+    name: str
     next: int = 5
 
 
@@ -134,7 +140,6 @@ class TriggerAsk(ScheduleAsk, frozen=True, kw_only=True):
     the job, where a caller has no nonce."""
 
     at_ms: int | None = None
-    nonce: str = ""
 
 
 class BackfillAsk(ScheduleAsk, frozen=True, kw_only=True):

@@ -1,8 +1,8 @@
 """Schedules over HTTP. A schedule belongs to its topic: only a token of the topic reaches it."""
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Iterator
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -40,7 +40,7 @@ async def add(shared: GatewayState, call: HttpCall) -> HttpAnswer:
     with shared.load.work("add", call.caller.key), _telling(call):
         await shared.quotas.check(call.caller, topic, [NewJob(topic=topic)])
         told = await shared.schedules.add(
-            topic, asked.name, asked.wanted(call.caller.tenant), is_replaced=asked.replace
+            topic, asked.name, asked.wanted(call.caller.tenant), is_replaced=asked.replace, nonce=call.key
         )
     audit(call, "schedule.added", topic=topic, name=asked.name, is_changed=told.is_changed)
     return HttpAnswer(_changed(call, told), 201 if told.is_changed else 200)
@@ -73,12 +73,14 @@ async def resume(shared: GatewayState, call: HttpCall) -> HttpAnswer:
     return await _steered(shared, call, "schedule.resumed", shared.schedules.resume)
 
 
-async def _steered(
-    shared: GatewayState, call: HttpCall, event: str, act: Callable[[str, str], Awaitable[ScheduleChanged]]
-) -> HttpAnswer:
+class _Steer(Protocol):
+    def __call__(self, topic: str, name: str, *, nonce: str) -> Awaitable[ScheduleChanged]: ...
+
+
+async def _steered(shared: GatewayState, call: HttpCall, event: str, act: _Steer) -> HttpAnswer:
     topic, name = _names(call)
     with shared.load.work("settle", call.caller.key), _telling(call):
-        told = await act(topic, name)
+        told = await act(topic, name, nonce=call.key)
     audit(call, event, topic=topic, name=name, is_changed=told.is_changed)
     return HttpAnswer(_changed(call, told))
 
@@ -96,7 +98,7 @@ async def backfill(shared: GatewayState, call: HttpCall) -> HttpAnswer:
     """Add a job for each due time of a past range."""
     (topic, name), asked = _names(call), decoded(_backfill, call.body)
     with shared.load.work("add", call.caller.key), _telling(call):
-        told = await shared.schedules.backfill(topic, name, asked.from_ms, asked.to_ms)
+        told = await shared.schedules.backfill(topic, name, asked.from_ms, asked.to_ms, nonce=call.key)
     audit(call, "schedule.backfilled", topic=topic, name=name, from_ms=asked.from_ms, to_ms=asked.to_ms)
     return HttpAnswer(_changed(call, told))
 
@@ -105,7 +107,7 @@ async def remove(shared: GatewayState, call: HttpCall) -> HttpAnswer:
     """Remove a schedule, and its jobs that are not due yet."""
     topic, name = _names(call)
     with shared.load.work("settle", call.caller.key), _telling(call):
-        told = await shared.schedules.remove(topic, name)
+        told = await shared.schedules.remove(topic, name, nonce=call.key)
     audit(call, "schedule.removed", topic=topic, name=name)
     return HttpAnswer(_outer(call, told))
 

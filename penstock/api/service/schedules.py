@@ -16,7 +16,7 @@ from penstock.api.service.calls import Question
 
 
 async def add(desk: ScheduleDesk, ask: AddScheduleAsk, _question: Question) -> ScheduleChanged:
-    return await desk.add(ask.topic, ask.name, ask.wanted(ask.tenant), is_replaced=ask.replace)
+    return await desk.add(ask.topic, ask.name, ask.wanted(ask.tenant), is_replaced=ask.replace, nonce=ask.nonce)
 
 
 async def list_schedules(desk: ScheduleDesk, ask: SchedulesAsk, question: Question) -> SchedulesShown:
@@ -28,15 +28,15 @@ async def show(desk: ScheduleDesk, ask: ScheduleShowAsk, _question: Question) ->
 
 
 async def pause(desk: ScheduleDesk, ask: ScheduleAsk, _question: Question) -> ScheduleChanged:
-    return await desk.pause(ask.topic, ask.name)
+    return await desk.pause(ask.topic, ask.name, nonce=ask.nonce)
 
 
 async def resume(desk: ScheduleDesk, ask: ScheduleAsk, _question: Question) -> ScheduleChanged:
-    return await desk.resume(ask.topic, ask.name)
+    return await desk.resume(ask.topic, ask.name, nonce=ask.nonce)
 
 
 async def remove(desk: ScheduleDesk, ask: ScheduleAsk, _question: Question) -> ScheduleRemoved:
-    return await desk.remove(ask.topic, ask.name)
+    return await desk.remove(ask.topic, ask.name, nonce=ask.nonce)
 
 
 async def trigger(desk: ScheduleDesk, ask: TriggerAsk, _question: Question) -> Triggered:
@@ -44,4 +44,4 @@ async def trigger(desk: ScheduleDesk, ask: TriggerAsk, _question: Question) -> T
 
 
 async def backfill(desk: ScheduleDesk, ask: BackfillAsk, _question: Question) -> ScheduleChanged:
-    return await desk.backfill(ask.topic, ask.name, ask.from_ms, ask.to_ms)
+    return await desk.backfill(ask.topic, ask.name, ask.from_ms, ask.to_ms, nonce=ask.nonce)

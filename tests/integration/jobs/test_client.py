@@ -478,6 +478,26 @@ async def test_an_unknown_outcome_is_told_as_such(
     await subscription.unsubscribe()
 
 
+async def test_a_kick_of_any_jobs_is_asked_for_once(
+    server: EmbeddedServer, office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A second one would kick others."""
+    monkeypatch.setattr(calls, "TRY_S", 0.1)
+    asked: list[str] = []
+    name = f"{office.namespace.name}k"
+    subscription = await office.connection.subscribe(f"{name}.api.jobs.kick", lambda one: asked.append(one.subject))
+    await office.connection.flush()
+    async with penstock.connect(server.url, namespace=name, timeout_s=3) as client:
+        with pytest.raises(penstock.Timeout, match="may have been done"):
+            await client.jobs.kick(TOPIC, most=2)
+        assert len(asked) == 1
+        with pytest.raises(penstock.Timeout, match="may have been done"):
+            await client.jobs.kick(TOPIC, "one")
+    await office.connection.flush()
+    assert len(asked) > 2
+    await subscription.unsubscribe()
+
+
 async def test_jobs_handed_out_for_a_question_that_another_node_answered_are_given_back(
     server: EmbeddedServer, office: Office
 ) -> None:

@@ -534,6 +534,67 @@ async def test_a_trigger_that_is_repeated_adds_no_second_job(ground: Ground) -> 
         await ground.schedules.trigger("mail", "nightly", at_ms=now_ms() + HOUR)
 
 
+@pytest.mark.parametrize("act", ["add", "pause", "resume", "remove", "backfill"])
+async def test_a_late_repeat_of_a_change_changes_nothing(ground: Ground, act: str) -> None:
+    """Something else was asked for meanwhile, and done."""
+    desk, other = ground.schedules, replace(FAR, cron="0 0 2 1 *")
+
+    async def change() -> object:
+        match act:
+            case "add":
+                return await desk.add("mail", "nightly", FAR, is_replaced=True, nonce="mine")
+            case "pause":
+                return await desk.pause("mail", "nightly", nonce="mine")
+            case "resume":
+                return await desk.resume("mail", "nightly", nonce="mine")
+            case "remove":
+                return await desk.remove("mail", "nightly", nonce="mine")
+        return await desk.backfill("mail", "nightly", now_ms() - 800 * 24 * HOUR, nonce="mine")
+
+    async with running(ground.actor()):
+        if act != "add":
+            await desk.add("mail", "nightly", FAR)
+        if act == "resume":
+            await desk.pause("mail", "nightly")
+        await change()
+        match act:
+            case "add":
+                await desk.add("mail", "nightly", other, is_replaced=True)
+            case "pause":
+                await desk.resume("mail", "nightly")
+            case "resume":
+                await desk.pause("mail", "nightly")
+            case "remove":
+                await ground.record_when(lambda record: record.is_removed and not record.stale)
+                assert await desk.list() == []
+                await change()
+                await desk.add("mail", "nightly", other)
+            case "backfill":
+                await ground.record_when(lambda record: not record.backfill and not record.adding)
+        before = await ground.record_when(lambda record: (is_added(record) and not record.stale) or record.is_paused)
+        await change()
+        entry = await ground.records.get(KEY)
+    assert entry is not None
+    after = decode_schedule(entry.raw)
+    assert (after.cron, after.is_paused, after.is_removed, after.backfill) == (
+        before.cron,
+        act == "resume",
+        False,
+        None,
+    )
+
+
+async def test_what_is_known_of_a_removed_schedule_goes(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("actors.jobs.rules.schedule_changes.TRACE_MS", 300)
+    async with running(ground.actor()):
+        await ground.schedules.add("mail", "nightly", FAR)
+        await ground.record_when(is_added)
+        await ground.schedules.remove("mail", "nightly", nonce="mine")
+        with anyio.fail_after(60):
+            while await ground.records.get(KEY) is not None:
+                await anyio.lowlevel.checkpoint()
+
+
 async def test_another_definition_takes_the_place_of_the_first(ground: Ground) -> None:
     async with running(ground.actor()):
         await ground.schedules.add("mail", "nightly", FAR)

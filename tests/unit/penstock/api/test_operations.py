@@ -62,7 +62,8 @@ def test_what_heeds_an_idempotency_key_says_so_and_nothing_else_does() -> None:
         for described in methods.values()
         if any((one["in"], one["name"]) == ("header", "Idempotency-Key") for one in described["parameters"])
     }
-    assert told == {"addJobs", "deleteJob", "kickJob", "triggerSchedule", "command"}
+    schedules = {f"{what}Schedule" for what in ("add", "pause", "resume", "trigger", "backfill", "remove")}
+    assert told == {"addJobs", "deleteJob", "kickJob", "command", *schedules}
 
 
 def test_one_bad_job_of_a_list_spoils_no_other() -> None:
