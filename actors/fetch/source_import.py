@@ -12,11 +12,13 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 import anyio
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from actors.fetch.accounts import BadAccount, check_account
 from actors.fetch.ledgers import BrokenLedger, read_ledger
@@ -288,10 +290,7 @@ class Importer:
         record, ledger = known.records.get(source), known.ledgers.get(source)
         revision = await self._write_settings(each, known.settings, is_first=ledger is None)
         if ledger is None:
-            start = row.start or levels.settings(LevelName(source.platform, source.source)).start
-            start_ms = start_ms_of(start, self._clock.now_ms())
-            made = new_ledger(start_ms, self._clock.now_ms(), epoch=epoch, is_paused=row.paused)
-            await self._ledgers.create(source.key, msgspec.json.encode(made))
+            await self._make_ledger(each, levels, epoch)
         elif record is None and row.paused and isinstance(ledger[0], Ledger):
             paused = steering.pause(ledger[0], ADDED_SO)
             if paused is not ledger[0]:
@@ -301,6 +300,26 @@ class Importer:
         if after != before:
             at = 0 if record is None else record[1]
             await self._settings.bucket.compare_and_set(f"source.{source.key}", msgspec.json.encode(after), at)
+        level = LevelName(source.platform, source.source).key
+        if record is None and (ledger is not None or level in known.settings.revisions):
+            await self._make_again(each, known, levels)
+
+    async def _make_ledger(self, each: _Wanted, levels: Levels, epoch: int) -> None:
+        start = each.given.start or levels.settings(LevelName(each.source.platform, each.source.source)).start
+        now_ms = self._clock.now_ms()
+        made = new_ledger(start_ms_of(start, now_ms), now_ms, epoch=epoch, is_paused=each.given.paused)
+        await self._ledgers.create(each.source.key, msgspec.json.encode(made))
+
+    async def _make_again(self, each: _Wanted, known: _Known, levels: Levels) -> None:
+        """Make what a removal took away that had begun before the source was added."""
+        level = LevelName(each.source.platform, each.source.source).key
+        with suppress(RevisionConflict):  # the removal has put it back
+            if await self._settings.bucket.get(level) is None:
+                await self._write_settings(each, replace(known.settings, revisions={}), is_first=False)
+        with suppress(RevisionConflict):
+            if await self._ledgers.get(each.source.key) is None:
+                epochs = await first_epochs(self._connection, [each.source])
+                await self._make_ledger(each, levels, epochs.get(each.source, 1))
 
     async def _write_settings(self, each: _Wanted, stored: StoredSettings, *, is_first: bool) -> int:
         """Store the source's own level, also an empty one, and return its revision."""

@@ -57,7 +57,7 @@ class Records:
         self.namespace = session.namespace
         self.desk: Desk = session.settings_desk()
         self.settings: Bucket[bytes] = self.desk.bucket
-        self._ledger_bucket = session.bucket("LEDGERS")
+        self.ledgers: Bucket[bytes] = session.bucket("LEDGERS")
         self.clock = clock
         self.source_desk = open_source_desk(session, clock)
         self.importer = self.source_desk.importer
@@ -83,11 +83,11 @@ class Records:
 
     async def all_ledgers(self, pattern: str = ">") -> dict[SourceKey, Ledger | Broken]:
         """Return the ledgers whose `platform.source` matches, by name."""
-        return await stored_ledgers(self._ledger_bucket, pattern)
+        return await stored_ledgers(self.ledgers, pattern)
 
     async def ledger(self, source: SourceKey) -> Ledger | None:
         """Return one source's ledger, None if there is none. Raises PenstockError for a broken one."""
-        entry = await self._ledger_bucket.get(source.key)
+        entry = await self.ledgers.get(source.key)
         try:
             return None if entry is None else read_ledger(source, entry.value)
         except BrokenLedger as error:
@@ -128,7 +128,7 @@ class Records:
         no ledger, if it is broken, or if others changed it again and again."""
         try:
             with one_error():
-                async with open_ledgers(self._ledger_bucket) as ledgers:
+                async with open_ledgers(self.ledgers) as ledgers:
                     return await ledgers.move(source, move)
         except NotPossible as error:
             raise UsageError(f"{source}: {error}") from error
@@ -137,11 +137,11 @@ class Records:
 
     async def create_ledger(self, source: SourceKey, ledger: Ledger) -> None:
         """Store the first ledger of a source. Raises RevisionConflict if there is one."""
-        await self._ledger_bucket.create(source.key, msgspec.json.encode(ledger))
+        await self.ledgers.create(source.key, msgspec.json.encode(ledger))
 
     async def drop_ledger(self, source: SourceKey) -> None:
         """Delete a source's ledger: what it knew of holes and open slices is lost."""
-        await self._ledger_bucket.delete(source.key)
+        await self.ledgers.delete(source.key)
 
     async def tell(self, *events: FetchEvent) -> None:
         """Publish events about what was done."""

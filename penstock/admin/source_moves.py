@@ -4,6 +4,7 @@ Each is one move of its ledger under compare-and-set, so it may be repeated, and
 """
 
 from collections.abc import Callable
+from contextlib import suppress
 
 from actors.fetch.look_desk import LookView, lengths_for, view_of
 from actors.fetch.rules import steering
@@ -15,6 +16,7 @@ from actors.fetch.sources import SourceKey
 from penstock.admin.records import Records
 from penstock.errors import UsageError
 from penstock.times import time_text
+from streams.bucket import Bucket
 from streams.errors import RevisionConflict
 from streams.fetch_messages import SourceResumed
 from streams.log import purge_subject
@@ -94,16 +96,32 @@ async def look(records: Records, source: SourceKey, *, start_ms: int | None, end
 
 async def remove(records: Records, source: SourceKey, *, keeps_ledger: bool) -> None:
     """Remove a source: its record first, so that nothing new is cut, then its offers, settings, ledger, and what later
-    readings would compare with."""
+    readings would compare with. A source that somebody adds at the same moment keeps its settings and ledger."""
     await records.settings.delete(f"source.{source.key}")
     offers = records.namespace.pattern("slices", source.platform, "*", source.source, ">")
     await purge_subject(records.connection, records.namespace.stream("SLICES"), offers)
     if not keeps_ledger:
-        await records.settings.delete(LevelName(source.platform, source.source).key)
-        await records.drop_ledger(source)
+        level = LevelName(source.platform, source.source).key
+        parts = [(records.settings, level), (records.ledgers, source.key)]
+        taken = [(held, key, await _take_away(held, key)) for held, key in parts]
+        if await records.settings.get(f"source.{source.key}") is not None:
+            for held, key, value in taken:
+                with suppress(RevisionConflict):  # who added it has made it again
+                    if value is not None:
+                        await held.create(key, value)
+            return
         bucket = records.namespace.bucket("DIGESTS")
         for kept in (f"{source.key}.>", f"login.{source.key}"):
             await purge_subject(records.connection, kv_stream(bucket), f"$KV.{bucket}.{kept}")
+
+
+async def _take_away(bucket: Bucket[bytes], key: str) -> bytes | None:
+    """Delete a key, and return what it held."""
+    while (entry := await bucket.get(key)) is not None:
+        with suppress(RevisionConflict):
+            await bucket.delete(key, revision=entry.revision)
+            return entry.value
+    return None
 
 
 async def make_ledger(records: Records, source: SourceKey, start_ms: int, *, is_paused: bool = False) -> Ledger:

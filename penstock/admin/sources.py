@@ -94,6 +94,9 @@ async def add(records: Records, wanted: Wanted) -> SourceAdded:
         await records.settings.create(f"source.{source.key}", msgspec.json.encode(record))
     except RevisionConflict:
         return await add(records, wanted)  # somebody was faster: theirs is the same, or we say how it differs
+    if await _is_bare(records, source):  # somebody has removed it meanwhile
+        await _store_settings(records, source, values, await read_stored(records.desk))
+        made = await make_ledger(records, source, settings.first_ms(now_ms), is_paused=wanted.is_paused)
     notes = [*tried, *_notes(adapter, ledger, made, now_ms)]
     return SourceAdded(source, made, True, ledger is not None, tuple(notes))
 
@@ -139,6 +142,12 @@ async def change(records: Records, source: SourceKey, edit: Edit) -> list[str]:
 
 async def _adapter(records: Records, adapter: str | AdapterTable) -> Adapter:
     return declare(adapter.table) if isinstance(adapter, AdapterTable) else await records.adapter(adapter)
+
+
+async def _is_bare(records: Records, source: SourceKey) -> bool:
+    """Return whether the source has no ledger, or no level of settings."""
+    level = LevelName(source.platform, source.source).key
+    return await records.ledger(source) is None or await records.settings.get(level) is None
 
 
 def _check_start(wanted: Wanted, ledger: Ledger | None, now_ms: int) -> None:

@@ -1,12 +1,15 @@
 """A source that is changed while it is read, or removed and added again under its name: nothing of the earlier one
 counts for the later one."""
 
+from functools import partial
 from typing import Any
 
 import anyio
 import anyio.lowlevel
+import pytest
 from aiohttp import web
 
+from actors.fetch.source_import import SourceRow
 from actors.fetch.sources import SourceKey
 from penstock.admin.source_moves import remove, rewind
 from penstock.admin.sources import Edit, Wanted, add, change
@@ -147,3 +150,26 @@ async def test_what_is_removed_or_rewound_is_published_again_also_without_versio
         await ledger_when(engine, SHOP, lambda ledger: ledger.watermark_ms > mall.start_ms)
         third = (await stored_orders(connection))[len(first) + len(second) :]
         assert {order.order_key for order in third} == set(truth_of(mall, "s1"))
+
+
+@pytest.mark.parametrize("by_import", [False, True])
+async def test_a_source_that_is_added_while_it_is_removed_is_there_whole_or_not_at_all(
+    cli: CommandLine, *, by_import: bool
+) -> None:
+    account = {"base_url": "http://127.0.0.1:9", "shop": "s1"}
+    row = SourceRow(source=str(SHOP), adapter="mall", account=account, settings={"retries": 7}, start="-2d")
+    wanted = Wanted(SHOP, "mall", account, settings={"retries": 7}, start="-2d")
+
+    async def add_again(passed: int) -> None:
+        for _ in range(passed):
+            await cli.records.source(SHOP)
+        await (cli.records.importer.run([row]) if by_import else add(cli.records, wanted))
+
+    for passed in range(12):
+        await add(cli.records, wanted)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(partial(remove, cli.records, SHOP, keeps_ledger=False))
+            tasks.start_soon(add_again, passed)
+        if await cli.records.source(SHOP) is not None:
+            assert await cli.records.ledger(SHOP) is not None
+            assert (await cli.records.settings_of(SHOP)).retries == 7
