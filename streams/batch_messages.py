@@ -117,7 +117,7 @@ class NewBatch(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     by default UTF-8 or GB 18030. `callback`: the URL that is called at the first failure and at the end. `none`: no
     URL. Empty: the task's. `traceparent`: the span that submits it. It begins in `delay_ms`, or at `due_ms`, and not
     before the instance `after` has ended as `after_state` says. The same request again under the same `id` is one
-    instance."""
+    instance. `nonce`: the same in each try of one call, which makes no second instance though the first was deleted."""
 
     task: str
     input: Raw = NOTHING
@@ -135,6 +135,7 @@ class NewBatch(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     due_ms: int | None = None
     after: str = ""
     after_state: AfterState = "done"
+    nonce: Annotated[str, Meta(max_length=64)] = ""
 
 
 class LookAtRows(Struct, frozen=True, kw_only=True):

@@ -15,7 +15,7 @@ import anyio
 
 from streams.connection import Connection
 from streams.entries import Codec, Entry, Synced, T
-from streams.errors import Disconnected, OutcomeUnknown, RevisionConflict, StreamError
+from streams.errors import Disconnected, OutcomeUnknown, Repeated, RevisionConflict, StreamError
 from streams.frames import Message
 from streams.leader_get import get_of_leader, last_of_leader
 from streams.log import Behind, milliseconds_of
@@ -28,6 +28,8 @@ from streams.watch import Watch
 
 R = TypeVar("R")
 READ_S = 2.0
+NOTE = "Penstock-Note"
+"""The header of a deleted key's marker that has the note."""
 BEHIND_S = 0.005
 """Before a replica that was behind is asked again."""
 
@@ -102,13 +104,22 @@ class Bucket(Generic[T]):
 
     # ---- writing
 
-    async def create(self, key: str, value: T, *, ttl_s: int | None = None, timeout_s: float | None = None) -> int:
-        """Store a key that must not exist (a deleted one does not), and return its revision. Raises
-        RevisionConflict."""
-        return await self.compare_and_set(key, value, 0, ttl_s=ttl_s, timeout_s=timeout_s)
+    async def create(
+        self, key: str, value: T, *, ttl_s: int | None = None, timeout_s: float | None = None, unless: str = ""
+    ) -> int:
+        """Store a key that must not exist (a deleted one does not), and return its revision. Raises RevisionConflict,
+        and Repeated if its marker says that it was deleted with the note `unless`."""
+        return await self.compare_and_set(key, value, 0, ttl_s=ttl_s, timeout_s=timeout_s, unless=unless)
 
     async def compare_and_set(
-        self, key: str, value: T, revision: int, *, ttl_s: int | None = None, timeout_s: float | None = None
+        self,
+        key: str,
+        value: T,
+        revision: int,
+        *,
+        ttl_s: int | None = None,
+        timeout_s: float | None = None,
+        unless: str = "",
     ) -> int:
         """Store the key if it is at `revision` (0: must not exist), and return the new revision.
 
@@ -122,7 +133,7 @@ class Bucket(Generic[T]):
                 return await self._writer.write(subject, payload, expected=expected, ttl_s=ttl_s, timeout_s=timeout_s)
             except RevisionConflict:
                 # A deleted key does not exist, but its marker's revision is the one to name, as long as it stays.
-                marker = await self._marker(subject) if revision == 0 and tries_left else None
+                marker = await self._marker(subject, unless) if revision == 0 and tries_left else None
                 if marker is None:
                     raise
                 expected = marker
@@ -158,14 +169,21 @@ class Bucket(Generic[T]):
         return await race(attempt, tries=tries)
 
     async def delete(
-        self, key: str, *, revision: int | None = None, ttl_s: int | None = None, timeout_s: float | None = None
+        self,
+        key: str,
+        *,
+        revision: int | None = None,
+        ttl_s: int | None = None,
+        timeout_s: float | None = None,
+        note: str = "",
     ) -> None:
         """Delete the key. With `revision`, delete it only at that one (else RevisionConflict). A repeat is harmless.
 
         A marker stays, as `nats kv del` leaves it. With `ttl_s` it is a purge, with all earlier values, and the marker
-        goes too after that many seconds. The bucket must allow it.
+        goes too after that many seconds. The bucket must allow it. `note` stays in the marker, for `create`.
         """
         headers = {"KV-Operation": "DEL"} if ttl_s is None else {"KV-Operation": "PURGE", "Nats-Rollup": "sub"}
+        headers |= {NOTE: note} if note else {}
         subject = self._prefix + check_key(key)
         if revision is None:
             mark = self._writer.next_mark()
@@ -173,9 +191,9 @@ class Bucket(Generic[T]):
         else:
             await self._writer.write(subject, b"", expected=revision, headers=headers, ttl_s=ttl_s, timeout_s=timeout_s)
 
-    async def _marker(self, subject: str) -> int | None:
+    async def _marker(self, subject: str, unless: str = "") -> int | None:
         """Return a deleted key's marker by revision, 0 without any message. None: the key lives, or there is no
-        answer."""
+        answer. Raises Repeated if the marker has the note `unless`."""
         try:
             last = await self._writer.last(subject)
         except StreamError:
@@ -183,6 +201,8 @@ class Bucket(Generic[T]):
         if last is None:
             return 0
         revision, headers = last
+        if unless and headers.get(NOTE) == unless:
+            raise Repeated("it was stored before, and deleted since", subject=subject)
         return revision if _is_deleted(headers) else None
 
     async def server_now_ms(self) -> int:

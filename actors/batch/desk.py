@@ -19,8 +19,11 @@ from actors.batch.rules.callbacks import Allowed
 from actors.batch.rules.encodings import known_encoding, unknown_encoding
 from actors.batch.rules.obstacles import ALL_THERE, BatchWhy, ItemPlace, NoConsumer, begins, why, why_item
 from actors.batch.rules.record import (
+    ANY,
     FINAL,
+    MOST_CALLS,
     Instance,
+    Meant,
     beat_key,
     files_at,
     is_at_work,
@@ -72,9 +75,10 @@ from streams.batch_messages import (
 )
 from streams.bucket import Bucket
 from streams.clock import Clock
+from streams.errors import Repeated
 from streams.files import FileInfo, Files
 from streams.job_messages import LONGEST_DELAY_MS
-from streams.subjects import check_token
+from streams.subjects import check_token, token_of
 
 INPUT_BYTES = 64 * 1024
 """Limit in bytes of an input that is given as JSON: it stands in the instance's record, which every step writes."""
@@ -157,6 +161,7 @@ class BatchDesk:
             after_created_ms=before.created_ms if before is not None else 0,
             after_state=new.after_state,
             step_fence=now_ms if new.id else 0,  # what an earlier one of this id still writes stands under others
+            nonce=new.nonce and token_of(new.nonce),  # it may stand in a header
         )
         return self._view(await self._create(record))
 
@@ -245,6 +250,9 @@ class BatchDesk:
             if not taken.first.deleted_ms:
                 return await self._same(record, taken)
             first = taken.first
+        except Repeated as gone:
+            made = f"{record.instance_id} was made by an earlier try of this call, and deleted since; submit it anew"
+            raise BatchRefused(made, code="state") from gone
         if not first.deleted_ms:
             return first
         await self._removal.remove(first)
@@ -426,44 +434,56 @@ class BatchDesk:
             return names_columns(start)
         return False
 
-    async def start(self, instance_id: str) -> View:
+    async def _change(self, instance_id: str, meant: Meant, move: Callable[[Instance], Instance]) -> Instance:
+        """Apply `move` to an instance, once for all tries of a call."""
+
+        def once(before: Instance) -> Instance:
+            _check_meant(before, meant)
+            if meant.nonce in before.calls or (before.deleted_ms and meant.nonce):
+                return before
+            after = move(before)
+            return replace(after, calls=(*after.calls, meant.nonce)[-MOST_CALLS:]) if meant.nonce else after
+
+        return await self._instances.move(check_token("instance", instance_id), once)
+
+    async def start(self, instance_id: str, meant: Meant = ANY) -> View:
         """Let it begin now, though it waits for its time or for the end of another one. A repeat changes nothing."""
         now_ms = self._clock.now_ms()
-        record = await self._instances.move(
-            check_token("instance", instance_id), lambda before: moves.begin_now(before, now_ms)
-        )
+        record = await self._change(instance_id, meant, lambda before: moves.begin_now(before, now_ms))
         if record.state in FINAL:
             reason = f"{instance_id} is {record.state}; `penstock batch retry {instance_id}` runs it again"
             raise BatchRefused(reason, code="state")
         return self._view(record)
 
-    async def pause(self, instance_id: str) -> View:
+    async def pause(self, instance_id: str, meant: Meant = ANY) -> View:
         """Start nothing more of it. Running items end."""
-        return self._view(await self._instances.move(check_token("instance", instance_id), moves.pause))
+        return self._view(await self._change(instance_id, meant, moves.pause))
 
-    async def resume(self, instance_id: str) -> View:
+    async def resume(self, instance_id: str, meant: Meant = ANY) -> View:
         """Go on with it."""
-        return self._view(await self._instances.move(check_token("instance", instance_id), moves.resume))
+        return self._view(await self._change(instance_id, meant, moves.resume))
 
-    async def cancel(self, instance_id: str) -> View:
+    async def cancel(self, instance_id: str, meant: Meant = ANY) -> View:
         """End it. Running items end, the rest is cancelled."""
         now_ms = self._clock.now_ms()
-        move = await self._instances.move(
-            check_token("instance", instance_id), lambda record: moves.cancel(record, now_ms)
-        )
-        return self._view(move)
+        return self._view(await self._change(instance_id, meant, lambda before: moves.cancel(before, now_ms)))
 
-    async def retry(self, instance_id: str, items: Sequence[int] = (), *, rows: Sequence[int] = ()) -> View:
+    async def retry(
+        self, instance_id: str, items: Sequence[int] = (), *, rows: Sequence[int] = (), meant: Meant = ANY
+    ) -> View:
         """Run failed or cancelled items again, or only these items, or those of these rows of the sheet, and make the
         result anew."""
         before = await self._instances.get(check_token("instance", instance_id))
+        _check_meant(before, meant)
+        if meant.nonce in before.calls:
+            return self._view(before)
         if before.state not in FINAL:
             reason = f"{instance_id} is {shown_state(before)}; only what is done, failed or cancelled can be retried"
             raise BatchRefused(reason, code="state")
         _check_items(before, items)
         named = await self._named(before, items, rows)
         told = await self._reasons_of(before, named)
-        after = await self._instances.move(instance_id, lambda record: moves.retry(record, named, told))
+        after = await self._change(instance_id, meant, lambda record: moves.retry(record, named, told))
         if after.state == before.state:
             reason = f"{instance_id}: nothing failed, so there is nothing to run again; name items to do so"
             raise BatchRefused(reason, code="state")
@@ -497,12 +517,10 @@ class BatchDesk:
                 found += [reason] if index in named else []
         return found
 
-    async def delete(self, instance_id: str) -> View:
+    async def delete(self, instance_id: str, meant: Meant = ANY) -> View:
         """Remove an instance that is over, with its items and files. Return how it stood."""
         now_ms = self._clock.now_ms()
-        record = await self._instances.move(
-            check_token("instance", instance_id), lambda before: moves.delete(before, now_ms)
-        )
+        record = await self._change(instance_id, meant, lambda before: moves.delete(before, now_ms))
         if not record.deleted_ms:
             reason = f"{instance_id} is {shown_state(record)}; cancel it first (`penstock batch cancel {instance_id}`)"
             raise BatchRefused(f"{reason}, and delete it when it is over", code="state")
@@ -684,3 +702,10 @@ def _read_cursor(cursor: str) -> tuple[int, int]:
     if not dot or not first or not second or len(cursor) > 20 or not (digits.isascii() and digits.isdecimal()):
         raise BatchRefused(f"cursor {cursor[:80]!a}: use the one of the page before, unchanged")
     return int(first), int(second)
+
+
+def _check_meant(record: Instance, meant: Meant) -> None:
+    """Raise BatchRefused unless it is the instance that a call is about."""
+    if meant.created_ms not in (0, record.created_ms):
+        reason = f"the {record.instance_id} that was meant was deleted, and its id is another instance's now"
+        raise BatchRefused(reason, code="not_found")

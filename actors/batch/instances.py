@@ -16,7 +16,7 @@ from actors.runtime.live import Live
 from streams.batch_messages import NOTHING
 from streams.bucket import Bucket
 from streams.entries import Entry
-from streams.errors import MalformedMessage, RevisionConflict
+from streams.errors import MalformedMessage, Repeated, RevisionConflict
 
 TRIES = 20
 GONE_S = 3_600
@@ -115,10 +115,13 @@ class Instances:
 
     async def create(self, record: Instance) -> Instance:
         """Store a new instance, and return it. A repeat with the same task and input returns the first one in its
-        present state. Any other record under its id raises InstanceExists."""
+        present state. Any other record under its id raises InstanceExists. A try of a call whose instance was deleted
+        since raises Repeated."""
         try:
-            await self._bucket.create(record.instance_id, _encode(record))
-        except RevisionConflict:
+            await self._bucket.create(record.instance_id, _encode(record), unless=record.nonce)
+        except RevisionConflict as taken:
+            if isinstance(taken, Repeated):
+                raise
             first = await self.get(record.instance_id)
             if (first.task, first.input, first.tenant) != (record.task, record.input, record.tenant):
                 raise InstanceExists(first) from None
@@ -173,10 +176,11 @@ class Instances:
     async def remove(self, own: Instance) -> None:
         """Remove a record for good, but none of a later instance of its id. A repeat is harmless."""
         while (entry := await self._bucket.get(own.instance_id)) is not None:
-            if decode_instance(entry.raw).created_ms != own.created_ms:
+            record = decode_instance(entry.raw)
+            if record.created_ms != own.created_ms:
                 return
             try:
-                await self._bucket.delete(own.instance_id, revision=entry.revision, ttl_s=GONE_S)
+                await self._bucket.delete(own.instance_id, revision=entry.revision, ttl_s=GONE_S, note=record.nonce)
             except RevisionConflict:  # a call was recorded in it meanwhile
                 continue
             return

@@ -209,13 +209,13 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation(
         "POST", B + "/{task}", "submitBatch", "Run a task on a file or an input", "add",
         {201: batch.BatchShown}, http_batches.submit, Any, may_be_empty=True, query=batch.SubmitQuery,
-        problems=(*IN_BODY, 404, 409, 507), files=(*SHEETS, FORM),
+        takes_key=True, problems=(*IN_BODY, 404, 409, 507), files=(*SHEETS, FORM),
         endpoint=DeskEndpoint("batch", "submit", NewBatch, nats_batch.submit),
     ),
     Operation(
         "POST", B, "submitForm", "Run the task that a form names on its file", "add",
         {201: batch.BatchShown}, http_batches.submit, query=batch.SubmitQuery,
-        problems=(*IN_BODY, 404, 409, 507), files=(FORM,),
+        takes_key=True, problems=(*IN_BODY, 404, 409, 507), files=(FORM,),
     ),
     Operation(
         "POST", B + "/{task}/check", "checkBatch", "Look at a file or an input, and make no batch", "add",
@@ -231,12 +231,12 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation(
         "GET", ONE, "showBatch", "Show how a batch stands", "read",
         {200: batch.BatchShown}, http_batches.show, problems=(400, 404, 422),
-        endpoint=DeskEndpoint("batch", "show", batch.InstanceAsk, nats_batch.of_instance(BatchDesk.show)),
+        endpoint=DeskEndpoint("batch", "show", batch.InstanceAsk, nats_batch.show),
     ),
     Operation(
         "DELETE", ONE, "deleteBatch", "Delete a batch that is over", "delete",
-        {200: batch.BatchShown}, http_batches.delete, problems=(400, 404, 409, 422),
-        endpoint=DeskEndpoint("batch", "delete", batch.InstanceAsk, nats_batch.of_instance(BatchDesk.delete)),
+        {200: batch.BatchShown}, http_batches.delete, takes_key=True, problems=(400, 404, 409, 422),
+        endpoint=DeskEndpoint("batch", "delete", batch.ChangeAsk, nats_batch.change(BatchDesk.delete)),
     ),
     Operation(
         "GET", ONE + "/why", "whyBatch", "Say why a batch, or an item of it, is not running", "read",
@@ -259,28 +259,28 @@ OPERATIONS: tuple[Operation, ...] = (
     ),
     Operation(
         "POST", ONE + "/start", "startBatch", "Begin a batch now that waits for its time or for another one", "add",
-        {200: batch.BatchShown}, http_batches.start, problems=(400, 404, 409, 415, 422),
-        endpoint=DeskEndpoint("batch", "start", batch.InstanceAsk, nats_batch.of_instance(BatchDesk.start)),
+        {200: batch.BatchShown}, http_batches.start, takes_key=True, problems=(400, 404, 409, 415, 422),
+        endpoint=DeskEndpoint("batch", "start", batch.ChangeAsk, nats_batch.change(BatchDesk.start)),
     ),
     Operation(
         "POST", ONE + "/pause", "pauseBatch", "Start nothing more of a batch", "add",
-        {200: batch.BatchShown}, http_batches.pause, problems=(400, 404, 415, 422),
-        endpoint=DeskEndpoint("batch", "pause", batch.InstanceAsk, nats_batch.of_instance(BatchDesk.pause)),
+        {200: batch.BatchShown}, http_batches.pause, takes_key=True, problems=(400, 404, 415, 422),
+        endpoint=DeskEndpoint("batch", "pause", batch.ChangeAsk, nats_batch.change(BatchDesk.pause)),
     ),
     Operation(
         "POST", ONE + "/resume", "resumeBatch", "Go on with a batch", "add",
-        {200: batch.BatchShown}, http_batches.resume, problems=(400, 404, 415, 422),
-        endpoint=DeskEndpoint("batch", "resume", batch.InstanceAsk, nats_batch.of_instance(BatchDesk.resume)),
+        {200: batch.BatchShown}, http_batches.resume, takes_key=True, problems=(400, 404, 415, 422),
+        endpoint=DeskEndpoint("batch", "resume", batch.ChangeAsk, nats_batch.change(BatchDesk.resume)),
     ),
     Operation(
         "POST", ONE + "/cancel", "cancelBatch", "End a batch", "add",
-        {200: batch.BatchShown}, http_batches.cancel, problems=(400, 404, 415, 422),
-        endpoint=DeskEndpoint("batch", "cancel", batch.InstanceAsk, nats_batch.of_instance(BatchDesk.cancel)),
+        {200: batch.BatchShown}, http_batches.cancel, takes_key=True, problems=(400, 404, 415, 422),
+        endpoint=DeskEndpoint("batch", "cancel", batch.ChangeAsk, nats_batch.change(BatchDesk.cancel)),
     ),
     Operation(
         "POST", ONE + "/retry", "retryBatch", "Run what failed again", "add",
         {200: batch.BatchShown}, http_batches.retry, batch.ToRetry, may_be_empty=True,
-        problems=(*IN_BODY, 404, 409),
+        takes_key=True, problems=(*IN_BODY, 404, 409),
         endpoint=DeskEndpoint("batch", "retry", batch.RetryAsk, nats_batch.retry),
     ),
     Operation(

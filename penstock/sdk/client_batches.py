@@ -55,6 +55,7 @@ from streams.batch_messages import RowsSeen
 from streams.connection import Connection
 from streams.errors import PermissionDenied, StreamError
 from streams.files import Files
+from streams.nonces import fresh_nonce
 from streams.publisher import Publisher
 from streams.subjects import check_token
 
@@ -95,7 +96,7 @@ class Batches:
         With an `id` of your own it is safe to repeat an interrupted call: the same id is one instance. `on_sent` gets
         the share of the file that is sent, from 0 to 1."""
         chosen = options.get("id") or secrets.token_hex(8)  # made here, so that asking again makes no second one
-        ask = {**_fields(options), "task": task, "input": input, "id": chosen}
+        ask = {**_fields(options), "task": task, "input": input, "id": chosen, "nonce": fresh_nonce()}
         if not traces.is_on:
             return await self._submit(ask, file, on_sent)
         with traces.span(f"submit {task}", "producer", {"task": task, "batch": chosen}):
@@ -200,37 +201,30 @@ class Batches:
 
     async def start(self, id: str) -> View:
         """Let the instance begin now, though it waits for its time, or for the end of another one."""
-        return await self._view("start", {"id": id})
+        return await self._change("start", await self.show(id))
 
     async def pause(self, id: str) -> View:
         """Pause the instance. Chunks that run end, and no other begins."""
-        return await self._view("pause", {"id": id})
+        return await self._change("pause", await self.show(id))
 
     async def resume(self, id: str) -> View:
         """Resume the instance."""
-        return await self._view("resume", {"id": id})
+        return await self._change("resume", await self.show(id))
 
     async def cancel(self, id: str) -> View:
         """Cancel the instance. Chunks that run end, and the rest is cancelled."""
-        return await self._view("cancel", {"id": id})
+        return await self._change("cancel", await self.show(id))
 
     async def retry(self, id: str, items: Sequence[int] = (), *, rows: Sequence[int] = ()) -> View:
         """Run the failed and cancelled items again, or only those of these indexes, or of these rows of the sheet, and
         make the result again."""
-        before = await self.show(id)
-        try:
-            return await self._view("retry", {"id": id, "items": items, **({"rows": rows} if rows else {})})
-        except NotAccepted as refused:
-            now = await self.show(id)
-            if refused.code == "state" and now.passes > before.passes:
-                return now  # an earlier try of this call did it, and its answer was lost
-            raise
+        return await self._change("retry", await self.show(id), items=items, rows=rows)
 
     async def delete(self, id: str) -> View:
         """Delete an instance that is over, with its items and files. Return how it stood before."""
         before = await self.show(id)
         try:
-            return await self._view("delete", {"id": id})
+            return await self._change("delete", before)
         except NotAccepted as refused:
             if refused.code == "not_found" and refused.is_repeated:
                 return before  # an earlier try of this call did it, and its answer was lost
@@ -280,6 +274,11 @@ class Batches:
 
     async def _view(self, endpoint: str, ask: Mapping[str, object]) -> View:
         return decode(await self._ask(endpoint, ask), View)
+
+    async def _change(self, endpoint: str, before: View, **more: object) -> View:
+        """Change the instance that was seen, once. A try that comes late changes no later instance of its id."""
+        meant = {"id": before.instance_id, "created_ms": before.created_ms, "nonce": fresh_nonce()}
+        return await self._view(endpoint, {**meant, **more})
 
     async def _send(self, path: Path, stored: str, on_sent: Callable[[float], None] | None) -> None:
         size = (await anyio.Path(path).stat()).st_size

@@ -47,9 +47,19 @@ class SubmitOptions(TypedDict, total=False):
 
 
 class InstanceAsk(RequestForm, frozen=True, kw_only=True):
-    """Of one instance: show, pause, resume or cancel it."""
+    """Of one instance: show it."""
 
     id: str
+
+
+class ChangeAsk(RequestForm, frozen=True, kw_only=True):
+    """Of one instance: start, pause, resume, cancel or delete it. `created_ms`: of the one that is meant, since a later
+    one of its id is another. Without it, whichever has the id. `nonce`: the same in each try of one call, which is done
+    once."""
+
+    id: str
+    created_ms: Annotated[int, Meta(ge=0)] = 0
+    nonce: Annotated[str, Meta(max_length=64)] = ""
 
 
 class BatchWhyAsk(RequestForm, frozen=True, kw_only=True):
@@ -68,11 +78,10 @@ class CheckAsk(NewBatch, frozen=True, kw_only=True, forbid_unknown_fields=True):
     shown: int = SHOWN
 
 
-class RetryAsk(RequestForm, frozen=True, kw_only=True):
+class RetryAsk(ChangeAsk, frozen=True, kw_only=True):
     """Run these items again, by index from 0, or those of these rows of its sheet. Without any, run all that failed or
     were cancelled."""
 
-    id: str
     items: tuple[int, ...] = ()
     rows: tuple[int, ...] = ()
 

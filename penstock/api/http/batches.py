@@ -5,6 +5,7 @@ of tenants are separate, as their topics are. Tasks belong to the operator: a te
 name, and changes no limit.
 """
 
+import hashlib
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ import msgspec
 from msgspec import Raw
 from msgspec.structs import replace
 
+from actors.batch.rules.record import Meant
 from actors.batch.rules.row_looks import FirstLook
 from actors.batch.tasks import UnknownTask
 from actors.batch.views import ItemPage, View, pages_of
@@ -109,7 +111,7 @@ async def _asked(call: HttpCall) -> tuple[NewBatch, Upload | FormFile | None]:
         raise refused(422, "bad", f"{PART} parts tenants' ids from their tenants", what="id", value=asked.id)
     new = NewBatch(
         task=task,
-        id=call.caller.inner_id(asked.id or secrets.token_hex(8)),
+        id=call.caller.inner_id(asked.id or _fresh_id(task, call.key)),
         tenant=call.caller.tenant,
         priority=asked.priority,
         callback=asked.callback,
@@ -117,8 +119,16 @@ async def _asked(call: HttpCall) -> tuple[NewBatch, Upload | FormFile | None]:
         due_ms=asked.due_ms,
         after=call.caller.inner_id(asked.after) if asked.after else "",
         after_state=asked.after_state,
+        nonce=call.key,
     )
     return (_with_input(body, asked, new) if file is None else _with_file(file, asked, new)), file
+
+
+def _fresh_id(task: str, key: str) -> str:
+    """Return an id for a submission that brings none: the same for each repeat with an `Idempotency-Key`."""
+    if not key:
+        return secrets.token_hex(8)
+    return hashlib.blake2b(f"{task} {key}".encode(), digest_size=8).hexdigest()
 
 
 async def _check_after(shared: GatewayState, call: HttpCall, new: NewBatch) -> None:
@@ -220,7 +230,10 @@ async def retry(shared: GatewayState, call: HttpCall) -> HttpAnswer:
     """Run what failed or was cancelled again, or only some items, and make the result anew."""
     asked = decoded(_retry, call.body) if call.body else ToRetry()
     return await _steered(
-        shared, call, "batch.retried", lambda batch: shared.batches.retry(batch, asked.items, rows=asked.rows)
+        shared,
+        call,
+        "batch.retried",
+        lambda batch, meant: shared.batches.retry(batch, asked.items, rows=asked.rows, meant=meant),
     )
 
 
@@ -301,11 +314,11 @@ async def change_task(shared: GatewayState, call: HttpCall) -> HttpAnswer:
 
 
 async def _steered(
-    shared: GatewayState, call: HttpCall, event: str, act: Callable[[str], Awaitable[View]]
+    shared: GatewayState, call: HttpCall, event: str, act: Callable[[str, Meant], Awaitable[View]]
 ) -> HttpAnswer:
     view = await _own(shared, call)
     with shared.load.work("settle", call.caller.key), _telling(call):
-        after = await act(view.instance_id)
+        after = await act(view.instance_id, Meant(view.created_ms, call.key))
     audit(call, event, batch=view.instance_id)
     return HttpAnswer(_batch(call, after))
 

@@ -6,11 +6,13 @@ from collections.abc import Awaitable, Callable
 
 from actors.batch.desk import BatchDesk
 from actors.batch.rules.obstacles import BatchWhy
+from actors.batch.rules.record import Meant
 from actors.batch.rules.sheet_lines import SheetHead
 from actors.batch.tasks import TaskRecord
 from actors.batch.views import ItemPage, View
 from penstock.api.forms.batch import (
     BatchWhyAsk,
+    ChangeAsk,
     CheckAsk,
     InstanceAsk,
     InstancesAsk,
@@ -34,11 +36,19 @@ async def check(desk: BatchDesk, ask: CheckAsk, _question: Question) -> RowsSeen
     return await desk.look(ask, ask.rows, shown=ask.shown)
 
 
-def of_instance(
-    act: Callable[[BatchDesk, str], Awaitable[View]],
-) -> Callable[[BatchDesk, InstanceAsk, Question], Awaitable[View]]:
-    """Return the endpoint that calls `act` with an instance's id, and returns its new view."""
-    return lambda desk, ask, _question: act(desk, ask.id)
+async def show(desk: BatchDesk, ask: InstanceAsk, _question: Question) -> View:
+    return await desk.show(ask.id)
+
+
+def change(
+    act: Callable[[BatchDesk, str, Meant], Awaitable[View]],
+) -> Callable[[BatchDesk, ChangeAsk, Question], Awaitable[View]]:
+    """Return the endpoint that changes an instance by `act`, and returns its new view."""
+    return lambda desk, ask, _question: act(desk, ask.id, _meant(ask))
+
+
+def _meant(ask: ChangeAsk) -> Meant:
+    return Meant(ask.created_ms, ask.nonce)
 
 
 async def why(desk: BatchDesk, ask: BatchWhyAsk, _question: Question) -> BatchWhy:
@@ -66,7 +76,7 @@ async def sheet(desk: BatchDesk, ask: SheetAsk, _question: Question) -> SheetHea
 
 
 async def retry(desk: BatchDesk, ask: RetryAsk, _question: Question) -> View:
-    return await desk.retry(ask.id, ask.items, rows=ask.rows)
+    return await desk.retry(ask.id, ask.items, rows=ask.rows, meant=_meant(ask))
 
 
 async def tasks(desk: BatchDesk, ask: TasksAsk, question: Question) -> TaskList:

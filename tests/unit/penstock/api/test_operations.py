@@ -63,7 +63,8 @@ def test_what_heeds_an_idempotency_key_says_so_and_nothing_else_does() -> None:
         if any((one["in"], one["name"]) == ("header", "Idempotency-Key") for one in described["parameters"])
     }
     schedules = {f"{what}Schedule" for what in ("add", "pause", "resume", "trigger", "backfill", "remove")}
-    assert told == {"addJobs", "deleteJob", "kickJob", "command", *schedules}
+    batches = {f"{what}Batch" for what in ("submit", "start", "pause", "resume", "cancel", "retry", "delete")}
+    assert told == {"addJobs", "deleteJob", "kickJob", "command", "submitForm", *schedules, *batches}
 
 
 def test_one_bad_job_of_a_list_spoils_no_other() -> None:

@@ -1,0 +1,79 @@
+"""A try of a call that comes late, when another try of the call has been done and others have called since."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from penstock.sdk.client_batches import Batches
+from streams.connection import Connection
+
+OVER_S = 60
+
+
+async def tried(link: Connection, endpoint: str, **ask: Any) -> dict[str, Any]:
+    """Ask the service once, and return its answer, or its error."""
+    answer = await link.request(link.namespace.api("batch", endpoint), msgspec.json.encode(ask), timeout_s=20)
+    told: dict[str, Any] = msgspec.json.decode(answer.payload)
+    return told
+
+
+async def made(batches: Batches, name: str) -> dict[str, Any]:
+    """Make an instance that is over, and return what a change of it names."""
+    await batches.submit("count", {"n": 1}, id=name)
+    view = await batches.wait(name, timeout_s=OVER_S)
+    return {"id": name, "created_ms": view.created_ms}
+
+
+async def test_a_late_try_of_a_pause_pauses_nothing_that_was_resumed(batches: Batches, link: Connection) -> None:
+    await batches.submit("count", {"n": 1}, id="late-pause", delay="1h")
+    pause = {"id": "late-pause", "nonce": "first"}
+    assert (await tried(link, "pause", **pause))["state"] == "paused"
+    assert (await batches.resume("late-pause")).state == "pending"
+    assert (await tried(link, "pause", **pause))["state"] == "pending"
+    assert (await tried(link, "pause", id="late-pause", nonce="second"))["state"] == "paused"
+
+
+async def test_a_late_try_of_a_cancel_that_met_the_end_cancels_no_later_pass(
+    batches: Batches, link: Connection
+) -> None:
+    meant = await made(batches, "late-cancel")
+    assert (await tried(link, "cancel", **meant, nonce="c"))["state"] == "done"
+    await batches.retry("late-cancel", [0])
+    await tried(link, "cancel", **meant, nonce="c")
+    assert (await batches.wait("late-cancel", timeout_s=OVER_S)).state == "done"
+
+
+async def test_a_late_try_of_a_retry_runs_nothing_once_more(batches: Batches, link: Connection) -> None:
+    meant = await made(batches, "late-retry")
+    again = {**meant, "items": [0], "nonce": "r"}
+    assert (await tried(link, "retry", **again))["passes"] == 2
+    assert (await batches.wait("late-retry", timeout_s=OVER_S)).state == "done"
+    assert (await tried(link, "retry", **again))["passes"] == 2
+
+
+@pytest.mark.parametrize("endpoint", ["delete", "cancel", "pause", "retry"])
+async def test_a_late_try_changes_no_later_instance_of_the_id(
+    batches: Batches, link: Connection, endpoint: str
+) -> None:
+    name = f"later-{endpoint}"
+    meant = await made(batches, name)
+    await batches.delete(name)
+    later = await made(batches, name)
+    refused = await tried(link, endpoint, **meant, nonce="n", **({"items": [0]} if endpoint == "retry" else {}))
+    assert refused["error"]["code"] == "not_found"
+    assert "its id is another instance's now" in refused["error"]["reason"]
+    view = await batches.show(name)
+    assert (view.state, view.passes, view.created_ms) == ("done", 1, later["created_ms"])
+
+
+async def test_a_late_try_of_a_submission_makes_no_second_instance(batches: Batches, link: Connection) -> None:
+    submission = {"task": "count", "input": {"n": 1}, "id": "late-submit", "nonce": "~one"}
+    first = await tried(link, "submit", **submission)
+    assert (await tried(link, "submit", **submission))["created_ms"] == first["created_ms"]
+    await batches.wait("late-submit", timeout_s=OVER_S)
+    await batches.delete("late-submit")
+    refused = await tried(link, "submit", **submission)
+    assert refused["error"]["code"] == "state"
+    assert "made by an earlier try of this call, and deleted since" in refused["error"]["reason"]
+    assert (await tried(link, "submit", **{**submission, "nonce": "~two"}))["created_ms"] > first["created_ms"]
