@@ -13,6 +13,6 @@ from streams.batch_messages import NewBatch
 def test_the_options_of_python_callers_are_those_of_a_new_batch() -> None:
     fields = get_type_hints(NewBatch)
     assert fields["input"] is Raw
-    given = ("task", "input", "file", "name", "traceparent", "delay_ms", "due_ms")
+    given = ("task", "input", "file", "name", "traceparent", "nonce", "delay_ms", "due_ms")
     times = {"delay": Duration, "due": datetime | None}
     assert get_type_hints(SubmitOptions) == times | {name: fields[name] for name in fields if name not in given}
