@@ -1,6 +1,8 @@
 """A source that is changed while it is read, or removed and added again under its name: nothing of the earlier one
 counts for the later one."""
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
@@ -67,6 +69,19 @@ async def first_page_stored(connection: Connection, gate: Gate) -> None:
             await a_moment()
 
 
+@asynccontextmanager
+async def read_in_part(
+    cli: CommandLine, connection: Connection, publisher: Publisher
+) -> AsyncIterator[tuple[Mall, FetchEngine, Gate]]:
+    """Run a mall and a node that has stored the first page of the first shop, and reads the next one."""
+    gate = Gate()
+    async with a_mall(gate=gate, **PAGES) as mall, running_engine(connection, publisher) as engine:
+        await put_setting(connection, publisher, "fetch.mall", QUICK)
+        await add_shop(cli, mall, "s1")
+        await first_page_stored(connection, gate)
+        yield mall, engine, gate
+
+
 async def record_known(engine: FetchEngine, shop: str) -> None:
     """Wait until the node knows the source with an account of `shop`. Empty: until it knows that there is none."""
     with anyio.fail_after(30):
@@ -85,22 +100,14 @@ async def test_pages_of_a_removed_source_do_not_stand_for_those_of_the_new_one(
     cli: CommandLine, connection: Connection, publisher: Publisher
 ) -> None:
     """The account was wrong: the source is removed while its first window is read, and added with the right one."""
-    gate = Gate()
-    async with a_mall(gate=gate, **PAGES) as mall, running_engine(connection, publisher) as engine:
-        await put_setting(connection, publisher, "fetch.mall", QUICK)
-        await add_shop(cli, mall, "s1")
-        await first_page_stored(connection, gate)
+    async with read_in_part(cli, connection, publisher) as (mall, engine, _):
         await remove(cli.records, SHOP, keeps_ledger=False)
         await add_shop(cli, mall, "s2")
         await all_read(engine, connection, mall, "s2")
 
 
 async def test_a_removed_source_writes_no_more(cli: CommandLine, connection: Connection, publisher: Publisher) -> None:
-    gate = Gate()
-    async with a_mall(gate=gate, **PAGES) as mall, running_engine(connection, publisher) as engine:
-        await put_setting(connection, publisher, "fetch.mall", QUICK)
-        await add_shop(cli, mall, "s1")
-        await first_page_stored(connection, gate)
+    async with read_in_part(cli, connection, publisher) as (mall, engine, gate):
         await remove(cli.records, SHOP, keeps_ledger=False)
         await record_known(engine, "")
         written = await stored_versions(connection, SHOP)
@@ -114,11 +121,7 @@ async def test_a_removed_source_writes_no_more(cli: CommandLine, connection: Con
 async def test_a_window_is_not_read_half_with_one_account_and_half_with_another(
     cli: CommandLine, connection: Connection, publisher: Publisher
 ) -> None:
-    gate = Gate()
-    async with a_mall(gate=gate, **PAGES) as mall, running_engine(connection, publisher) as engine:
-        await put_setting(connection, publisher, "fetch.mall", QUICK)
-        await add_shop(cli, mall, "s1")
-        await first_page_stored(connection, gate)
+    async with read_in_part(cli, connection, publisher) as (mall, engine, gate):
         await change(cli.records, SHOP, Edit(account={"shop": "s2"}))
         await record_known(engine, "s2")
         gate.is_open.set()
