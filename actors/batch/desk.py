@@ -17,13 +17,11 @@ from actors.batch.removal import Removal
 from actors.batch.rules import moves
 from actors.batch.rules.callbacks import Allowed
 from actors.batch.rules.encodings import known_encoding, unknown_encoding
+from actors.batch.rules.meant import ANY, Meant
 from actors.batch.rules.obstacles import ALL_THERE, BatchWhy, ItemPlace, NoConsumer, begins, why, why_item
 from actors.batch.rules.record import (
-    ANY,
     FINAL,
-    MOST_CALLS,
     Instance,
-    Meant,
     beat_key,
     files_at,
     is_at_work,
@@ -436,15 +434,7 @@ class BatchDesk:
 
     async def _change(self, instance_id: str, meant: Meant, move: Callable[[Instance], Instance]) -> Instance:
         """Apply `move` to an instance, once for all tries of a call."""
-
-        def once(before: Instance) -> Instance:
-            _check_meant(before, meant)
-            if meant.nonce in before.calls or (before.deleted_ms and meant.nonce):
-                return before
-            after = move(before)
-            return replace(after, calls=(*after.calls, meant.nonce)[-MOST_CALLS:]) if meant.nonce else after
-
-        return await self._instances.move(check_token("instance", instance_id), once)
+        return await self._instances.move(check_token("instance", instance_id), meant.once(move))
 
     async def start(self, instance_id: str, meant: Meant = ANY) -> View:
         """Let it begin now, though it waits for its time or for the end of another one. A repeat changes nothing."""
@@ -474,8 +464,7 @@ class BatchDesk:
         """Run failed or cancelled items again, or only these items, or those of these rows of the sheet, and make the
         result anew."""
         before = await self._instances.get(check_token("instance", instance_id))
-        _check_meant(before, meant)
-        if meant.nonce in before.calls:
+        if meant.is_done(before):
             return self._view(before)
         if before.state not in FINAL:
             reason = f"{instance_id} is {shown_state(before)}; only what is done, failed or cancelled can be retried"
@@ -702,10 +691,3 @@ def _read_cursor(cursor: str) -> tuple[int, int]:
     if not dot or not first or not second or len(cursor) > 20 or not (digits.isascii() and digits.isdecimal()):
         raise BatchRefused(f"cursor {cursor[:80]!a}: use the one of the page before, unchanged")
     return int(first), int(second)
-
-
-def _check_meant(record: Instance, meant: Meant) -> None:
-    """Raise BatchRefused unless it is the instance that a call is about."""
-    if meant.created_ms not in (0, record.created_ms):
-        reason = f"the {record.instance_id} that was meant was deleted, and its id is another instance's now"
-        raise BatchRefused(reason, code="not_found")

@@ -6,7 +6,7 @@ The counts and the place in the log up to which they were counted change togethe
 """
 
 from itertools import pairwise
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import msgspec
 
@@ -150,18 +150,6 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     nonce: str = ""
     """Of the call that made it. `calls`: of the latest calls that changed it, or asked for what it was already."""
     calls: tuple[str, ...] = ()
-
-
-class Meant(NamedTuple):
-    """Which instance a call is about, and which call it is. `created_ms`: of the instance, since a later one of its id
-    is another. 0: whichever has the id. `nonce`: the same in each try of the call. Empty: it is tried once."""
-
-    created_ms: int = 0
-    nonce: str = ""
-
-
-ANY = Meant()
-MOST_CALLS = 16
 
 
 def shown_state(instance: Instance) -> str:

@@ -52,12 +52,11 @@ class InstanceAsk(RequestForm, frozen=True, kw_only=True):
     id: str
 
 
-class ChangeAsk(RequestForm, frozen=True, kw_only=True):
+class ChangeAsk(InstanceAsk, frozen=True, kw_only=True):
     """Of one instance: start, pause, resume, cancel or delete it. `created_ms`: of the one that is meant, since a later
     one of its id is another. Without it, whichever has the id. `nonce`: the same in each try of one call, which is done
     once."""
 
-    id: str
     created_ms: Annotated[int, Meta(ge=0)] = 0
     nonce: Annotated[str, Meta(max_length=64)] = ""
 

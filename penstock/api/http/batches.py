@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Raw
 from msgspec.structs import replace
 
-from actors.batch.rules.record import Meant
+from actors.batch.rules.meant import Meant
 from actors.batch.rules.row_looks import FirstLook
 from actors.batch.tasks import UnknownTask
 from actors.batch.views import ItemPage, View, pages_of

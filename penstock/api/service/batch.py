@@ -5,8 +5,8 @@ write there sends it over HTTP."""
 from collections.abc import Awaitable, Callable
 
 from actors.batch.desk import BatchDesk
+from actors.batch.rules.meant import Meant
 from actors.batch.rules.obstacles import BatchWhy
-from actors.batch.rules.record import Meant
 from actors.batch.rules.sheet_lines import SheetHead
 from actors.batch.tasks import TaskRecord
 from actors.batch.views import ItemPage, View

@@ -1,0 +1,41 @@
+"""Which instance a call means, so that a try of it that comes late changes nothing once more. Pure."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from actors.batch.rules.record import Instance
+from actors.batch.rules.refusals import BatchRefused
+
+MOST_CALLS = 16
+"""Calls that a record knows, the latest ones."""
+
+
+class Meant(NamedTuple):
+    """Which instance a call is about, and which call it is. `created_ms`: of the instance, since a later one of its id
+    is another. 0: whichever has the id. `nonce`: the same in each try of the call. Empty: it is tried once."""
+
+    created_ms: int = 0
+    nonce: str = ""
+
+    def is_done(self, record: Instance) -> bool:
+        """Return whether a try of the call was done. Raises BatchRefused if the record is another instance's."""
+        if self.created_ms not in (0, record.created_ms):
+            reason = f"the {record.instance_id} that was meant was deleted, and its id is another instance's now"
+            raise BatchRefused(reason, code="not_found")
+        return self.nonce in record.calls
+
+    def once(self, move: Callable[[Instance], Instance]) -> Callable[[Instance], Instance]:
+        """Return `move` such that it is done once for all tries of the call. Raises as `is_done`."""
+
+        def moved(before: Instance) -> Instance:
+            if self.is_done(before) or (before.deleted_ms and self.nonce):
+                return before
+            after = move(before)
+            return replace(after, calls=(*after.calls, self.nonce)[-MOST_CALLS:]) if self.nonce else after
+
+        return moved
+
+
+ANY = Meant()
