@@ -51,6 +51,7 @@ _LEADERS = (
     "last_ms",
     "added_ms",
     "adding",
+    "owed",
     "stale",
     "claim_ms",
     "triggered",
@@ -116,7 +117,7 @@ class ScheduleDesk:
                 raise ScheduleRefused(reason, "state")
             if 0 < wanted.at_ms <= now_ms:
                 raise BadRecurrence("at_ms", wanted.at_ms, "is past", "give a later moment")
-            stored = begun(wanted, before if isinstance(before, Schedule) else None, now_ms=now_ms)
+            stored = begun(topic, name, wanted, before if isinstance(before, Schedule) else None, now_ms=now_ms)
             stored = marked(stored, mark, now_ms)
             return msgspec.json.encode(stored), (stored, True)
 
@@ -142,13 +143,13 @@ class ScheduleDesk:
         return await self._move(
             topic,
             name,
-            lambda record: record if record.is_paused else paused(record, now_ms=now_ms),
+            lambda record: record if record.is_paused else paused(topic, name, record, now_ms=now_ms),
             _mark("pause", nonce),
         )
 
     async def resume(self, topic: str, name: str, *, nonce: str = "") -> ScheduleChanged:
-        """Go on from now. Due times within the pause do not count as missed. A job that is due after it, by its jitter,
-        comes."""
+        """Go on from now. Due times within the pause do not count as missed. What was due before it and not added comes
+        now, and a job that is due after it, by its jitter, comes then."""
         now_ms = self._clock.now_ms()
         return await self._move(
             topic,

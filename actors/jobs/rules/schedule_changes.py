@@ -1,10 +1,13 @@
 """What people change about a schedule. Pure."""
 
+from collections.abc import Iterable
+
 from msgspec.structs import replace
 
 from actors.jobs.rules.cron import BadRecurrence
 from actors.jobs.rules.job_rules import TRACE_MS
-from actors.jobs.rules.schedule_record import Schedule, asked_of, due_of
+from actors.jobs.rules.schedule_record import Schedule, asked_of, due_of, open_runs
+from actors.jobs.rules.schedule_steps import not_skipped, undecided
 from actors.jobs.rules.schedule_times import dues_within, jittered, latest_due
 from actors.runtime.rules.texts import time_text
 
@@ -13,6 +16,8 @@ AHEAD_MS = 60_000
 """How far a caller's clock may be ahead of the server's."""
 MOST_BACKFILLED = 10_000
 """Occurrences in one backfill."""
+MOST_OWED = 1_000
+"""Occurrences that a pause finds due and not added."""
 
 
 def is_known(record: Schedule, mark: str) -> bool:
@@ -31,10 +36,11 @@ def known_until_ms(record: Schedule) -> int:
     return max((moment_ms + TRACE_MS for _, moment_ms in record.nonces), default=0)
 
 
-def begun(wanted: Schedule, before: Schedule | None, *, now_ms: int) -> Schedule:
+def begun(topic: str, name: str, wanted: Schedule, before: Schedule | None, *, now_ms: int) -> Schedule:
     """Return the record to store for a new definition, in the place of `before` if there is one.
     Jobs of the old one that are not due yet are taken back. Due ones stay jobs. What was triggered is added, by the new
-    definition if the old one has not added it."""
+    definition if the old one has not added it. So is an occurrence whose time has come, and the moment of its job has
+    not."""
     nonces = before.nonces if before else ()
     if before and before.is_removed and not before.stale:
         before = None  # nothing of it is left, but for late repeats
@@ -45,6 +51,7 @@ def begun(wanted: Schedule, before: Schedule | None, *, now_ms: int) -> Schedule
         last_ms=now_ms,
         added_ms=0,
         adding=claimed,
+        owed=_owed_to(topic, name, wanted, before, now_ms) if before else (),
         claim_ms=before.claim_ms if before and claimed else 0,
         stale=tuple(due_ms for due_ms in _added(before, now_ms) if due_ms not in claimed) if before else (),
         cancelling=(),
@@ -58,23 +65,54 @@ def begun(wanted: Schedule, before: Schedule | None, *, now_ms: int) -> Schedule
     )
 
 
-def paused(record: Schedule, *, now_ms: int) -> Schedule:
-    """Return the record of which nothing more is added. Added jobs that are not due yet are taken back. What people
-    asked for is added all the same, a backfill after the pause."""
+def paused(topic: str, name: str, record: Schedule, *, now_ms: int) -> Schedule:
+    """Return the record of which nothing more is added. Added jobs that are not due yet are taken back. What was due by
+    now and is not known to be added comes after the pause. What people asked for is added all the same, a backfill
+    after the pause."""
     asked = tuple(sorted(asked_of(record)))
     stale = tuple(due_ms for due_ms in _added(record, now_ms) if due_ms not in asked)
-    return replace(record, is_paused=True, stale=stale, adding=asked, cancelling=(), buffered_ms=0)
+    until_ms, last_ms = now_ms, latest_due(record, record.last_ms, now_ms)
+    if last_ms is not None and jittered(topic, name, record, last_ms) > now_ms:
+        until_ms = last_ms - 1
+    claimed = [
+        due_ms for due_ms in stale if due_ms in record.adding and jittered(topic, name, record, due_ms) <= now_ms
+    ]
+    owed = _to_run(record, (*record.owed, *claimed, *_undecided(record, until_ms, now_ms)))
+    return replace(record, is_paused=True, owed=owed, stale=stale, adding=asked, cancelling=())
+
+
+def _owed_to(topic: str, name: str, wanted: Schedule, before: Schedule, now_ms: int) -> tuple[int, ...]:
+    """Return the occurrences whose time came by the old definition, and that come by the new one."""
+    if before.is_removed:
+        return ()
+    before = resumed(topic, name, before, now_ms=now_ms) if before.is_paused else before
+    begun = [run.due_ms for run in open_runs(before) if not run.kind and run.due_ms <= now_ms]
+    waits = [due_ms for due_ms in begun if due_ms in before.adding or jittered(topic, name, before, due_ms) > now_ms]
+    buffered = [before.buffered_ms] if before.buffered_ms else []
+    return _to_run(wanted, (*before.owed, *buffered, *waits, *_undecided(before, now_ms, now_ms)))
+
+
+def _to_run(record: Schedule, dues: Iterable[int]) -> tuple[int, ...]:
+    """Return those that `misfire` runs, the earliest first."""
+    most = (record.most_missed or MOST_OWED) if record.misfire == "all" else 1
+    return tuple(sorted(set(dues)))[-most:]
+
+
+def _undecided(record: Schedule, until_ms: int, now_ms: int) -> tuple[int, ...]:
+    is_known = record.last_ms > 0 and not record.fixed_delay_ms
+    return undecided(record, until_ms, now_ms, most=MOST_OWED) if is_known else ()
 
 
 def resumed(topic: str, name: str, record: Schedule, *, now_ms: int) -> Schedule:
     """Return the record that goes on from now. Occurrences during the pause were not missed. One whose time has passed,
     but not the jitter of its job, is still to come, unless its job was left as it is."""
-    last_ms, left = now_ms, set(map(due_of, record.runs)).difference(record.stale)
+    left = {run.due_ms for run in record.runs if run.outcome or run.due_ms not in record.stale}
+    last_ms = now_ms
     is_late = record.jitter_ms > 0 and not record.fixed_delay_ms
     while is_late and (due_ms := latest_due(record, now_ms - record.jitter_ms, last_ms)) is not None:
         is_late = due_ms not in left and jittered(topic, name, record, due_ms) > now_ms
         last_ms = due_ms - 1 if is_late else last_ms
-    return replace(record, is_paused=False, last_ms=last_ms)
+    return replace(record, is_paused=False, last_ms=last_ms, owed=not_skipped(record, record.owed, now_ms))
 
 
 def triggered(record: Schedule, *, now_ms: int, at_ms: int | None = None, nonce: str = "") -> Schedule:
@@ -124,9 +162,8 @@ def backfilled(record: Schedule, from_ms: int, to_ms: int, *, now_ms: int) -> Sc
 
 def removed(record: Schedule, *, now_ms: int) -> Schedule:
     """Return the record that the leading node removes."""
-    stale = _added(record, now_ms)
-    held = paused(record, now_ms=now_ms)
-    return replace(held, is_removed=True, stale=stale, adding=(), triggered=(), backfill=None)
+    gone = replace(record, is_paused=True, is_removed=True, stale=_added(record, now_ms), adding=(), cancelling=())
+    return replace(gone, owed=(), buffered_ms=0, triggered=(), backfill=None)
 
 
 def _triggers(record: Schedule) -> tuple[int, ...]:

@@ -40,7 +40,14 @@ def check_schedule(record: Schedule) -> Schedule:
     for field in ("at_ms", "start_ms", "last_ms", "added_ms", "buffered_ms", "claim_ms"):
         if not 0 <= getattr(record, field) <= LATEST_MS:
             raise BadRecurrence(field, getattr(record, field), "is out of range", f"use 0 to {LATEST_MS}")
-    kept = (*record.adding, *record.stale, *record.cancelling, *record.triggered, *map(due_of, record.runs))
+    kept = (
+        *record.adding,
+        *record.owed,
+        *record.stale,
+        *record.cancelling,
+        *record.triggered,
+        *map(due_of, record.runs),
+    )
     kept = (*kept, *(record.backfill or ()), *dict(record.nonces).values())
     if not all(0 <= due_ms <= LATEST_MS for due_ms in kept):
         raise BadRecurrence("adding", record.adding, "is out of range", "leave it out")

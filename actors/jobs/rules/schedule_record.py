@@ -88,6 +88,8 @@ class Schedule(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Of the latest triggers, each with its moment, so that a repeat is known."""
     backfill: tuple[int, int] | None = None
     """The occurrences that people asked for: after the first moment, before the second. Those claimed are left out."""
+    owed: tuple[int, ...] = ()
+    """Due before a pause or another definition, and not known to be added. They are claimed once the schedule runs."""
     stale: tuple[int, ...] = ()
     """Added before a change. Those not due yet must be removed."""
     cancelling: tuple[int, ...] = ()

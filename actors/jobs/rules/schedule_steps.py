@@ -72,6 +72,8 @@ def _scheduled(record: Schedule, now_ms: int, *, is_open: bool) -> Step:
         return Step(_claimed(replace(record, buffered_ms=0), (record.buffered_ms,), now_ms), now_ms)
     if record.most_open is not None and _waiting(record, now_ms) >= record.most_open:
         return Step(record, now_ms + OPEN_LOOK_MS)
+    if record.owed:
+        return _owing(record, now_ms, is_open=is_open)
     due_ms = next_due(record, record.last_ms)
     if due_ms is None or (record.fixed_delay_ms and is_open):
         return Step(record, record.last_ms if record.last_ms > now_ms else None)
@@ -95,7 +97,7 @@ def _waiting(record: Schedule, now_ms: int) -> int:
 
 def rests_until_ms(record: Schedule) -> int:
     """Return until when a schedule of close occurrences needs no look. 0: look at once."""
-    is_asked = record.adding or record.stale or record.cancelling or record.triggered or record.backfill
+    is_asked = record.adding or record.owed or record.stale or record.cancelling or record.triggered or record.backfill
     if is_asked or record.is_removed or record.overlap != "allow" or record.fixed_delay_ms:
         return 0
     next_ms = next_due(record, record.last_ms)
@@ -123,24 +125,32 @@ def _ahead(record: Schedule, next_ms: int, now_ms: int) -> Step:
 
 def _late(record: Schedule, first_ms: int, now_ms: int, *, is_open: bool) -> Step:
     """Decide about due occurrences: the newest may just be late, the others were missed."""
-    if record.misfire == "all":
-        return _caught_up(record, first_ms, now_ms)
-    newest_ms = latest_due(record, record.last_ms, now_ms) or first_ms
-    if record.misfire == "skip" and now_ms - newest_ms > GRACE_MS + record.jitter_ms:
-        return Step(replace(record, last_ms=newest_ms), now_ms, (first_ms, newest_ms))
-    earlier_ms = latest_due(record, record.last_ms, newest_ms - 1)
-    missed = None if earlier_ms is None else (first_ms, earlier_ms)
-    after = _overlapping(record, newest_ms, now_ms) if is_open else _claimed(record, (newest_ms,), now_ms)
+    dues = undecided(record, now_ms, now_ms, most=MOST_AT_ONCE)
+    left_ms = latest_due(record, record.last_ms, dues[0] - 1 if dues else now_ms)
+    missed = None if left_ms is None else (first_ms, left_ms)
+    after = _run(record, dues, now_ms, is_open=is_open) if dues else replace(record, last_ms=left_ms or first_ms)
     return Step(after, now_ms, missed)
 
 
-def _caught_up(record: Schedule, first_ms: int, now_ms: int) -> Step:
-    if record.most_missed is None:
-        dues = next_dues(record, record.last_ms, MOST_AT_ONCE)
-        return Step(_claimed(record, tuple(due for due in dues if due <= now_ms), now_ms), now_ms)
-    dues = latest_dues(record, record.last_ms, now_ms, record.most_missed)
-    earlier_ms = latest_due(record, record.last_ms, dues[0] - 1)
-    return Step(_claimed(record, tuple(dues), now_ms), now_ms, None if earlier_ms is None else (first_ms, earlier_ms))
+def undecided(record: Schedule, until_ms: int, now_ms: int, *, most: int) -> tuple[int, ...]:
+    """Return those due up to `until_ms` that no node has decided about, as far as `misfire` runs them at `now_ms`."""
+    if record.misfire == "all" and record.most_missed is None:
+        return tuple(due for due in next_dues(record, record.last_ms, most, until_ms) if due <= until_ms)
+    dues = latest_dues(record, record.last_ms, until_ms, record.most_missed or 1)
+    return not_skipped(record, tuple(dues), now_ms)
+
+
+def not_skipped(record: Schedule, dues: tuple[int, ...], now_ms: int) -> tuple[int, ...]:
+    """Return them, or none if `misfire` is skip and the latest is missed at `now_ms`."""
+    is_missed = record.misfire == "skip" and now_ms - max(dues, default=0) > GRACE_MS + record.jitter_ms
+    return () if is_missed else dues
+
+
+def _owing(record: Schedule, now_ms: int, *, is_open: bool) -> Step:
+    """Decide about those that were due before a pause or another definition: all, or one if they may not overlap."""
+    most = MOST_AT_ONCE if record.overlap == "allow" else 1
+    rest = replace(record, owed=record.owed[most:])
+    return Step(_run(rest, record.owed[:most], now_ms, is_open=is_open), now_ms)
 
 
 def _backfilled(record: Schedule, span: tuple[int, int], now_ms: int) -> Step:
@@ -168,15 +178,17 @@ def _with_new(runs: Sequence[PastRun], dues: Collection[int], now_ms: int, kind:
     return tuple(run for run in after if run.due_ms in kept)
 
 
-def _overlapping(record: Schedule, due_ms: int, now_ms: int) -> Schedule:
-    """Return the record once one is due while another has not ended."""
-    if record.overlap == "allow":
-        return _claimed(record, (due_ms,), now_ms)
+def _run(record: Schedule, dues: tuple[int, ...], now_ms: int, *, is_open: bool) -> Schedule:
+    """Return the record once these are due. If another one has not ended, `overlap` decides. Only with `allow` they are
+    more than one."""
+    if record.overlap == "allow" or not is_open:
+        return _claimed(record, dues, now_ms)
     if record.overlap == "cancel":
-        return replace(_claimed(record, (due_ms,), now_ms), cancelling=tuple(map(due_of, open_runs(record))))
+        return replace(_claimed(record, dues, now_ms), cancelling=tuple(map(due_of, open_runs(record))))
+    last_ms = max(record.last_ms, *dues)
     if record.overlap == "buffer" and not record.buffered_ms:
-        return replace(record, last_ms=due_ms, buffered_ms=due_ms)
-    return replace(record, last_ms=due_ms, left_out=record.left_out + 1)
+        return replace(record, last_ms=last_ms, buffered_ms=dues[-1])
+    return replace(record, last_ms=last_ms, left_out=record.left_out + 1)
 
 
 def _claimed(record: Schedule, dues: tuple[int, ...], now_ms: int) -> Schedule:
@@ -199,6 +211,11 @@ def added(record: Schedule, dues: tuple[int, ...], expired: Collection[int] = ()
 def taken_back(record: Schedule, dues: tuple[int, ...], gone: Collection[int] = ()) -> Schedule:
     """Return the record once the unwanted jobs are removed. `gone`: those that will never run. The others were due, or
     had a worker, so none of them is decided a second time."""
-    last_ms = max(record.last_ms, *(due for due in dues if due not in gone), 0)
-    runs = tuple(run for run in record.runs if run.due_ms not in gone)
-    return replace(record, last_ms=last_ms, stale=tuple(due for due in record.stale if due not in dues), runs=runs)
+    left = [due for due in dues if due not in gone]
+    return replace(
+        record,
+        last_ms=max(record.last_ms, *left, 0),
+        owed=tuple(due for due in record.owed if due not in left),
+        stale=tuple(due for due in record.stale if due not in dues),
+        runs=tuple(run for run in record.runs if run.outcome or run.due_ms not in gone),
+    )

@@ -92,7 +92,7 @@ _SHOWN = [field for field in ScheduleView.__struct_fields__ if field not in _OWN
 
 def view_of(topic: str, name: str, record: Schedule, *, now_ms: int, most: int) -> ScheduleView:
     """Return a schedule as it is shown, with at most `most` of the next due times."""
-    is_over = 0 < record.at_ms <= record.last_ms
+    is_over = 0 < record.at_ms <= record.last_ms and not record.owed
     return ScheduleView(
         topic=topic,
         name=name,

@@ -519,6 +519,42 @@ async def test_a_pause_takes_back_what_is_not_due_and_resuming_adds_it_anew(grou
     assert not (await ground.schedules.resume("mail", "nightly")).is_changed
 
 
+async def test_what_was_due_before_a_pause_while_no_node_led_comes_after_it(ground: Ground) -> None:
+    """One of them was claimed and added by a leader that died before it wrote that down."""
+    start_ms = now_ms() - 5_000
+    dues = [start_ms, start_ms + 1000, start_ms + 2000]
+    record = Schedule(every_ms=1000, start_ms=start_ms, last_ms=start_ms, overlap="allow", misfire="all")
+    record = replace(record, adding=(start_ms,), claim_ms=start_ms, added_ms=start_ms, runs=(PastRun(due_ms=start_ms),))
+    await ground.put(record)
+    await ground.desk.add([occurrence("mail", "nightly", record, start_ms, claim=start_ms)], trace_s=600)
+    await ground.schedules.pause("mail", "nightly")
+    paused_ms = now_ms()
+    async with running(ground.actor()):
+        await ground.record_when(lambda record: not record.stale)
+        assert [await ground.state(due_ms) for due_ms in dues] == ["ready", "", ""]
+        while now_ms() < paused_ms + 1100:
+            await a_moment()
+        await ground.schedules.resume("mail", "nightly")
+        resumed_ms = now_ms()
+        record = await ground.record_when(lambda record: not record.is_paused and not record.owed and not record.adding)
+    assert [await ground.state(due_ms) for due_ms in dues] == ["ready"] * 3
+    assert not [run for run in record.runs if paused_ms < run.due_ms < resumed_ms - 1000], "what fell due in the pause"
+
+
+async def test_one_whose_time_came_before_another_definition_has_the_new_body(ground: Ground) -> None:
+    start_ms = now_ms()
+    wish = Schedule(every_ms=48 * HOUR, jitter_ms=47 * HOUR, start_ms=start_ms, body=Raw(b'{"n":1}'))
+    await ground.put(replace(wish, last_ms=start_ms - 1))
+    async with running(ground.actor()):
+        await ground.record_when(is_added)
+        await ground.schedules.add("mail", "nightly", replace(wish, body=Raw(b'{"n":2}')), is_replaced=True)
+        await ground.record_when(lambda record: is_added(record) and not record.stale)
+        found = await ground.store.find("mail", occurrence_id("nightly", start_ms))
+    assert found is not None
+    assert found.job is not None
+    assert (found.state, bytes(found.job.body)) == ("delayed", b'{"n":2}')
+
+
 async def test_a_trigger_that_is_repeated_adds_no_second_job(ground: Ground) -> None:
     at_ms = now_ms()
     async with running(ground.actor()):

@@ -104,9 +104,9 @@ def test_one_that_is_due_once_is_added_once() -> None:
 
 
 def test_an_initial_delay_counts_from_the_definition() -> None:
-    record = begun(Schedule(every_ms=MINUTE, initial_delay_ms=5000), None, now_ms=T)
+    record = begun(*NAME, Schedule(every_ms=MINUTE, initial_delay_ms=5000), None, now_ms=T)
     assert next_dues(record, T, 2) == [T + 5000, T + 5000 + MINUTE]
-    record = begun(Schedule(cron="0 * * * *", initial_delay_ms=3_600_000), None, now_ms=T)
+    record = begun(*NAME, Schedule(cron="0 * * * *", initial_delay_ms=3_600_000), None, now_ms=T)
     assert next_dues(record, T, 1)[0] >= T + 3_600_000
 
 
@@ -146,7 +146,7 @@ def follow(record: Schedule, now_ms: int, *, is_open: bool = False) -> tuple[Sch
         if step.record is record:
             return record, found, step.look_ms
         is_new = step.record.last_ms > record.last_ms or step.record.buffered_ms < record.buffered_ms
-        assert is_new, "what was decided is not decided again"
+        assert is_new or len(step.record.owed) < len(record.owed), "what was decided is not decided again"
         found += step.record.adding
         record = added(step.record, step.record.adding)
 
@@ -178,7 +178,7 @@ def test_a_new_leader_looks_at_close_ones_when_they_need_it_and_at_the_others_at
     close, dues, _ = follow(replace(EVERY_MINUTE, every_ms=1000), T)
     assert rests_until_ms(close) == dues[-1] - REFILL_MS
     assert rests_until_ms(triggered(close, now_ms=T)) == 0
-    assert rests_until_ms(paused(close, now_ms=T)) == 0, "its jobs are taken back"
+    assert rests_until_ms(paused(*NAME, close, now_ms=T)) == 0, "its jobs are taken back"
     assert rests_until_ms(replace(close, overlap="skip")) == 0
     assert rests_until_ms(follow(EVERY_MINUTE, T)[0]) == 0, "the ends of its runs are read sooner"
 
@@ -223,7 +223,7 @@ SWITCHES = st.sampled_from([T, 1_774_745_990_000, 1_792_889_990_000])
 def test_claims_ahead_skip_none_repeat_none_and_stay_bounded(
     wish: Schedule, begins_ms: int, misfire: Misfire, waits_ms: list[int], is_killed: bool
 ) -> None:
-    record = begun(replace(wish, misfire=misfire, overlap="allow"), None, now_ms=begins_ms)
+    record = begun(*NAME, replace(wish, misfire=misfire, overlap="allow"), None, now_ms=begins_ms)
     now_ms, claimed, missed = begins_ms, list[int](), list[tuple[int, int]]()
     for wait_ms in waits_ms:
         while True:  # a leader that looks when it is to look, until it is killed
@@ -269,7 +269,7 @@ def test_a_change_takes_back_all_that_is_ahead_and_nothing_is_run_twice(
     wish: Schedule, after_ms: int, acts: list[tuple[str, int]]
 ) -> None:
     """Jobs that wait are a dict by their time. A job runs when it is due, and nothing else runs."""
-    record, now_ms = begun(replace(wish, jitter_ms=0, overlap="allow"), None, now_ms=T), T
+    record, now_ms = begun(*NAME, replace(wish, jitter_ms=0, overlap="allow"), None, now_ms=T), T
     waiting, ran = set[int](), list[int]()
 
     def lead(until_ms: int) -> None:
@@ -295,12 +295,12 @@ def test_a_change_takes_back_all_that_is_ahead_and_nothing_is_run_twice(
     for act, wait_ms in acts:
         asked_ms = now_ms
         if act == "pause" and not record.is_paused:
-            record = paused(record, now_ms=asked_ms)
+            record = paused(*NAME, record, now_ms=asked_ms)
         elif act == "resume" and record.is_paused:
             record = resumed(*NAME, record, now_ms=asked_ms)
         elif act == "replace":
             record = begun(
-                replace(wish, jitter_ms=0, overlap="allow", start_ms=record.start_ms), record, now_ms=asked_ms
+                *NAME, replace(wish, jitter_ms=0, overlap="allow", start_ms=record.start_ms), record, now_ms=asked_ms
             )
         elif act == "remove":
             record = removed(record, now_ms=asked_ms)
@@ -452,9 +452,9 @@ def test_the_next_deletes_all_that_are_open_and_none_else() -> None:
     assert (step.record.adding, step.record.cancelling) == ((T + MINUTE,), (T - 2, T))
     assert decide(step.record, T + MINUTE, is_open=True).record is step.record, "they are deleted first"
     for changed in (
-        paused(step.record, now_ms=T),
+        paused(*NAME, step.record, now_ms=T),
         removed(step.record, now_ms=T),
-        begun(EVERY_MINUTE, step.record, now_ms=T),
+        begun(*NAME, EVERY_MINUTE, step.record, now_ms=T),
     ):
         assert changed.cancelling == ()
 
@@ -587,7 +587,7 @@ def test_a_record_tells_of_its_latest_runs_and_how_they_ended() -> None:
 def test_each_begins_a_fixed_delay_after_the_end_of_the_one_before(
     delay_ms: int, takes_ms: list[int], triggers: bool
 ) -> None:
-    record, now_ms = begun(Schedule(fixed_delay_ms=delay_ms, initial_delay_ms=5), None, now_ms=T), T
+    record, now_ms = begun(*NAME, Schedule(fixed_delay_ms=delay_ms, initial_delay_ms=5), None, now_ms=T), T
     expected_ms = T + 5
     for take_ms in takes_ms:
         step = decide(record, now_ms, is_open=False)
@@ -611,7 +611,7 @@ def test_each_begins_a_fixed_delay_after_the_end_of_the_one_before(
 
 
 def test_what_people_asked_for_does_not_push_out_the_last_run_of_the_schedule() -> None:
-    record = decide(begun(Schedule(fixed_delay_ms=MINUTE), None, now_ms=T), T + 9, is_open=False).record
+    record = decide(begun(*NAME, Schedule(fixed_delay_ms=MINUTE), None, now_ms=T), T + 9, is_open=False).record
     record = added(record, record.adding)
     for number in range(3 * MOST_RUNS):
         asked = decide(triggered(record, now_ms=T + 10 + number), T + 10 + number, is_open=True).record
@@ -625,7 +625,7 @@ def test_a_fixed_delay_that_was_paused_or_had_no_node_goes_on_at_once() -> None:
     record = Schedule(fixed_delay_ms=MINUTE, start_ms=T, last_ms=T, runs=(run,))
     for now_ms in (T + MINUTE + 8, T + 9 * MINUTE):
         assert decide(record, now_ms, is_open=False).record.adding == (T + MINUTE + 9,), "late or not"
-    later = resumed(*NAME, paused(record, now_ms=T), now_ms=T + 9 * MINUTE)
+    later = resumed(*NAME, paused(*NAME, record, now_ms=T), now_ms=T + 9 * MINUTE)
     assert decide(later, T + 9 * MINUTE, is_open=False).record.adding == (T + 9 * MINUTE + 1,)
 
 
@@ -638,7 +638,7 @@ def test_a_record_of_an_earlier_version_has_the_run_that_it_added_last() -> None
 
 def test_what_is_taken_back_was_no_run_and_what_was_due_stays_one() -> None:
     record, _, _ = follow(EVERY_MINUTE, T)
-    record = paused(record, now_ms=T)
+    record = paused(*NAME, record, now_ms=T)
     assert taken_back(record, record.stale, gone={T + MINUTE}).runs == ()
     assert taken_back(record, record.stale).runs == (PastRun(due_ms=T + MINUTE),)
 
@@ -651,7 +651,7 @@ def test_what_expired_before_it_was_added_is_told() -> None:
 
 def test_a_new_definition_keeps_what_is_known_of_the_runs_before() -> None:
     record, _, _ = follow(EVERY_MINUTE, T)
-    assert begun(Schedule(every_ms=MINUTE), record, now_ms=T).runs == record.runs
+    assert begun(*NAME, Schedule(every_ms=MINUTE), record, now_ms=T).runs == record.runs
 
 
 @given(st.lists(st.integers(-MINUTE, 10**9), min_size=1, max_size=5))
@@ -677,7 +677,7 @@ def all_of(move: Callable[[Schedule], Schedule]) -> Schedule:
 
 
 def test_a_pause_takes_back_what_was_added_and_resuming_goes_on_from_now() -> None:
-    record = all_of(lambda record: paused(record, now_ms=T))
+    record = all_of(lambda record: paused(*NAME, record, now_ms=T))
     assert record.stale == (T + MINUTE,)
     assert decide(record, T + 5 * MINUTE, is_open=False) == (record, None, None)
     record = resumed(*NAME, taken_back(record, (T + MINUTE,)), now_ms=T + 10 * MINUTE + 1)
@@ -697,7 +697,7 @@ def test_what_its_jitter_makes_due_after_a_pause_is_still_to_come(
     job_ms, resumed_ms = jittered(*NAME, daily, due_ms), due_ms + after_ms
     record, dues, _ = follow(daily, due_ms)
     assert dues[:1] == [due_ms]
-    held = paused(record, now_ms=due_ms)
+    held = paused(*NAME, record, now_ms=due_ms)
     if is_taken_back:  # else the leading node hears of the pause and of its end at once
         held = taken_back(held, held.stale, gone=held.stale)
     again = resumed(*NAME, held, now_ms=resumed_ms)
@@ -708,21 +708,99 @@ def test_what_its_jitter_makes_due_after_a_pause_is_still_to_come(
 def test_what_was_run_before_its_time_is_not_run_again_after_a_pause() -> None:
     daily = Schedule(every_ms=24 * HOUR, start_ms=T, jitter_ms=HOUR, last_ms=T - 1)
     record, _, _ = follow(daily, T)
-    held = paused(record, now_ms=T)
+    held = paused(*NAME, record, now_ms=T)
     left = taken_back(held, held.stale)  # a person had kicked its job
     for again in (resumed(*NAME, left, now_ms=T), taken_back(resumed(*NAME, held, now_ms=T), held.stale)):
         assert T not in follow(again, T)[1]
 
 
+@pytest.mark.parametrize(
+    ("misfire", "pause_ms", "expected"),
+    [
+        ("all", HOUR, [T + MINUTE, T + 2 * MINUTE]),
+        ("once", HOUR, [T + 2 * MINUTE]),
+        ("skip", HOUR, []),
+        ("skip", GRACE_MS // 2, [T + 2 * MINUTE]),
+    ],
+)
+@pytest.mark.parametrize("is_claimed", [True, False])
+def test_what_was_due_before_a_pause_and_not_added_comes_after_it(
+    misfire: Misfire, pause_ms: int, expected: list[int], is_claimed: bool
+) -> None:
+    record, pause_at_ms = replace(EVERY_MINUTE, misfire=misfire), T + 2 * MINUTE + 5_000
+    if is_claimed:  # by a leader that died before it added them
+        record = decide(record, T + 2 * MINUTE, is_open=False).record
+        assert T + 2 * MINUTE in record.adding
+    record, resumed_ms = paused(*NAME, record, now_ms=pause_at_ms), pause_at_ms + pause_ms
+    record = taken_back(record, record.stale, gone=record.stale)
+    assert decide(record, resumed_ms, is_open=False).record is record
+    record, dues, _ = follow(resumed(*NAME, record, now_ms=resumed_ms), resumed_ms)
+    next_ms = next_due(EVERY_MINUTE, resumed_ms)
+    assert (dues, record.owed) == ([*expected, next_ms], ()), "and none of those that were due during the pause"
+
+
+def test_what_a_pause_finds_added_does_not_come_a_second_time() -> None:
+    claimed = decide(replace(EVERY_MINUTE, misfire="all"), T + 2 * MINUTE, is_open=False).record
+    record = paused(*NAME, claimed, now_ms=T + 2 * MINUTE)
+    assert record.owed == claimed.adding == (T + MINUTE, T + 2 * MINUTE)
+    record = taken_back(record, record.stale, gone={T + MINUTE})  # the leader died before it wrote down its add
+    record = resumed(*NAME, record, now_ms=T + 2 * MINUTE + 1)
+    assert follow(record, T + 2 * MINUTE + 1)[1] == [T + MINUTE, T + 3 * MINUTE]
+
+
+def test_what_waits_for_the_one_before_waits_through_a_pause() -> None:
+    record = Schedule(every_ms=MINUTE, start_ms=T, last_ms=T, overlap="buffer")
+    record, _, _ = follow(record, T + MINUTE)
+    record, _, _ = follow(record, T + 2 * MINUTE, is_open=True)
+    record = paused(*NAME, record, now_ms=T + 2 * MINUTE)
+    record = taken_back(record, record.stale)
+    assert follow(record, T + 2 * MINUTE)[1] == []
+    record = resumed(*NAME, record, now_ms=T + 2 * MINUTE + 1)
+    assert follow(record, T + 2 * MINUTE + 1)[1] == [T + 2 * MINUTE]
+
+
+def test_one_that_is_owed_does_not_run_beside_the_one_before() -> None:
+    record = Schedule(every_ms=MINUTE, start_ms=T, last_ms=T, runs=(PastRun(due_ms=T),))
+    record = resumed(*NAME, paused(*NAME, record, now_ms=T + MINUTE), now_ms=T + MINUTE)
+    assert (follow(record, T + MINUTE)[1], record.last_ms) == ([T + MINUTE], T + MINUTE)
+    left = decide(record, T + MINUTE, is_open=True).record
+    assert (left.adding, left.owed, left.left_out) == ((), (), 1)
+
+
+@pytest.mark.parametrize("is_added", [True, False])
+@pytest.mark.parametrize("overlap", ["skip", "allow"])
+def test_one_whose_time_came_before_another_definition_runs_once(overlap: Overlap, is_added: bool) -> None:
+    daily = Schedule(every_ms=24 * HOUR, start_ms=T, jitter_ms=HOUR, overlap=overlap, last_ms=T - 1)
+    job_ms, other = jittered(*NAME, daily, T), Schedule(cron="0 0 1 1 *", overlap=overlap)
+    before = follow(daily, T)[0] if is_added else daily
+    record = begun(*NAME, other, replace(before, adding=()), now_ms=job_ms - 1)
+    record = taken_back(record, record.stale, gone=record.stale)
+    assert T in follow(record, job_ms - 1)[1], "by the new definition"
+    if is_added:
+        before = replace(before, adding=(), runs=(PastRun(due_ms=T),))
+        assert begun(*NAME, other, before, now_ms=job_ms).owed == (), "its job was due"
+        ran = begun(*NAME, other, before, now_ms=job_ms - 1)
+        assert taken_back(ran, ran.stale).owed == (), "a person had kicked its job"
+        over = replace(before, runs=(PastRun(due_ms=T, outcome="finished", ended_ms=T + 1),))
+        assert begun(*NAME, other, over, now_ms=job_ms - 1).owed == ()
+        assert begun(*NAME, other, removed(before, now_ms=T), now_ms=job_ms - 1).owed == ()
+
+
+def test_a_run_that_has_ended_is_told_after_a_pause() -> None:
+    record = replace(EVERY_MINUTE, added_ms=T, runs=(PastRun(due_ms=T, outcome="finished", ended_ms=T + 1),))
+    held = paused(*NAME, record, now_ms=T + 5)
+    assert taken_back(held, held.stale, gone=held.stale).runs == record.runs
+
+
 def test_nothing_is_added_before_what_is_stale_has_gone() -> None:
-    record = resumed(*NAME, all_of(lambda record: paused(record, now_ms=T)), now_ms=T + 1)
+    record = resumed(*NAME, all_of(lambda record: paused(*NAME, record, now_ms=T)), now_ms=T + 1)
     assert decide(record, T + 1, is_open=False).record is record
     assert follow(taken_back(record, record.stale, record.stale), T + 1)[1] == [T + MINUTE], "the same one, added anew"
 
 
 def test_one_that_came_due_before_it_was_taken_back_is_not_added_anew() -> None:
     record, dues, _ = follow(replace(EVERY_MINUTE, every_ms=1000), T)
-    record = resumed(*NAME, paused(record, now_ms=T + 999), now_ms=T + 999)
+    record = resumed(*NAME, paused(*NAME, record, now_ms=T + 999), now_ms=T + 999)
     record = taken_back(record, record.stale, gone=set(dues[1:]))
     again, added_dues, _ = follow(record, T + 1001)
     assert (added_dues[: len(dues) - 1], again.runs[0].due_ms) == (dues[1:], dues[0])
@@ -731,21 +809,25 @@ def test_one_that_came_due_before_it_was_taken_back_is_not_added_anew() -> None:
 def test_a_claim_that_was_not_added_yet_goes_with_a_change() -> None:
     claimed = decide(EVERY_MINUTE, T, is_open=False).record
     assert claimed.adding == (T + MINUTE,)
-    for changed in (paused(claimed, now_ms=T), removed(claimed, now_ms=T), begun(EVERY_MINUTE, claimed, now_ms=T)):
+    for changed in (
+        paused(*NAME, claimed, now_ms=T),
+        removed(claimed, now_ms=T),
+        begun(*NAME, EVERY_MINUTE, claimed, now_ms=T),
+    ):
         assert (changed.adding, changed.stale) == ((), (T + MINUTE,))
     assert decide(removed(claimed, now_ms=T), T + 9 * MINUTE, is_open=False).record.is_removed
 
 
 def test_a_new_definition_begins_now() -> None:
     old = all_of(lambda record: record)
-    new = begun(Schedule(every_ms=5 * MINUTE), old, now_ms=T + 30_000)
+    new = begun(*NAME, Schedule(every_ms=5 * MINUTE), old, now_ms=T + 30_000)
     assert (new.start_ms, new.last_ms, new.stale) == (T + 30_000, T + 30_000, (T + MINUTE,))
-    later = begun(Schedule(every_ms=MINUTE, start_ms=T + 90_000, overlap="allow"), None, now_ms=T)
+    later = begun(*NAME, Schedule(every_ms=MINUTE, start_ms=T + 90_000, overlap="allow"), None, now_ms=T)
     assert follow(later, T)[1] == [T + 90_000], "the first one is at the start that was asked for"
 
 
 def test_a_trigger_adds_a_job_now_and_moves_nothing_else() -> None:
-    for before in (replace(EVERY_MINUTE, last_ms=T + MINUTE), paused(EVERY_MINUTE, now_ms=T)):
+    for before in (replace(EVERY_MINUTE, last_ms=T + MINUTE), paused(*NAME, EVERY_MINUTE, now_ms=T)):
         record = triggered(triggered(before, now_ms=T + 5), now_ms=T + 5)
         assert record.triggered == (T + 5, T + 6), "each has an id of its own"
         step = decide(record, T + 9, is_open=True)
@@ -771,7 +853,7 @@ def test_each_trigger_is_a_job_of_its_own_and_its_repeat_is_none() -> None:
         record = added(record, record.adding)
     assert len(set(asked)) == 150
     assert T not in asked, "the schedule's own"
-    later = begun(replace(EVERY_MINUTE, every_ms=2 * MINUTE), record, now_ms=T + 1)
+    later = begun(*NAME, replace(EVERY_MINUTE, every_ms=2 * MINUTE), record, now_ms=T + 1)
     assert triggered(later, now_ms=T + 2, nonce="n149") is later, "a repeat, though the definition was replaced"
 
 
@@ -796,7 +878,7 @@ def test_a_backfill_adds_each_time_of_the_range_once(overlap: Overlap, claims: l
 
 def test_a_backfill_goes_by_the_wall_clock_and_before_the_start() -> None:
     now_ms = 1_795_253_400_000  # 21 Nov 2026
-    record = begun(Schedule(cron="30 9 * * *", tz="Europe/Berlin", overlap="allow"), None, now_ms=now_ms)
+    record = begun(*NAME, Schedule(cron="30 9 * * *", tz="Europe/Berlin", overlap="allow"), None, now_ms=now_ms)
     record, dues, _ = follow(record, now_ms)
     record = backfilled(record, 1_792_800_000_000, 1_792_980_000_000, now_ms=now_ms)  # 24 to 26 Oct
     assert [occurrence_id("n", due_ms) for due_ms in dues] == ["n.20261122T083000Z"]
@@ -818,9 +900,9 @@ def test_a_backfill_runs_nothing_beside_itself() -> None:
 def test_what_was_triggered_runs_though_another_caller_replaces_the_definition() -> None:
     record = triggered(replace(EVERY_MINUTE, last_ms=T), now_ms=T, at_ms=T)
     other = replace(EVERY_MINUTE, every_ms=2 * MINUTE)
-    assert begun(other, record, now_ms=T).triggered == record.triggered == (T,)
+    assert begun(*NAME, other, record, now_ms=T).triggered == record.triggered == (T,)
     claimed = decide(record, T, is_open=False).record
-    after = begun(other, claimed, now_ms=T + 1)
+    after = begun(*NAME, other, claimed, now_ms=T + 1)
     assert (after.adding, after.claim_ms, after.stale, after.triggered) == ((T,), claimed.claim_ms, (), ())
 
 
@@ -828,7 +910,7 @@ def test_a_pause_holds_a_backfill_and_drops_nothing_of_it() -> None:
     record = replace(EVERY_MINUTE, overlap="skip", last_ms=T)
     claimed = decide(backfilled(record, T - 9 * MINUTE, T, now_ms=T), T, is_open=False).record
     assert claimed.adding == (T - 9 * MINUTE,)
-    held = paused(claimed, now_ms=T)
+    held = paused(*NAME, claimed, now_ms=T)
     assert (held.adding, held.stale, held.backfill) == ((T - 9 * MINUTE,), (), (T - 9 * MINUTE, T))
     held = added(held, held.adding)
     assert decide(held, T, is_open=False) == (held, None, None)
