@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -14,6 +14,7 @@ from actors.fetch.sources import SourceKey, SourceRecord
 from actors.fetch.stored import Broken
 from actors.runtime.rules.placement import owner
 from actors.runtime.rules.texts import time_text
+from streams.begun_messages import NodeBegun
 
 
 class Overview(Struct, frozen=True):
@@ -101,6 +102,15 @@ class SpentRate(NamedTuple):
     name: str
     per_s: float
     free_ms: int
+
+
+def waits_of(replies: Iterable[NodeBegun]) -> dict[str, int]:
+    """Return the rates for which something waits, and in how many milliseconds the next one may begin on each node. A
+    rate that held something back lately, and under which the next one may begin now, is not spent."""
+    waits = dict[str, int]()
+    for begun in (begun for node in replies for begun in node.keys if begun.is_waiting and begun.free_ms):
+        waits[begun.key] = max(begun.free_ms, waits.get(begun.key, 0))
+    return waits
 
 
 class SliceWorld(NamedTuple):

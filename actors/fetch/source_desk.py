@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from actors.fetch.budget import BudgetLimit, inflow_of, limits_of
 from actors.fetch.look_desk import LookDesk, LookView
-from actors.fetch.overview import Overview, SliceWorld, SourceWhy, SpentRate, in_the_way, overview, source_why
+from actors.fetch.overview import Overview, SliceWorld, SourceWhy, SpentRate, in_the_way, overview, source_why, waits_of
 from actors.fetch.rules.ledger import Ledger
 from actors.fetch.rules.settings import FetchSettings
 from actors.fetch.rules.sink_backlogs import SinkBacklog, sink_backlog, usual_size
@@ -202,10 +202,7 @@ class SourceDesk:
         keys = dict.fromkeys(limit.wanted.key for each in limits.values() for limit in each)
         until_s = self._clock.now_ms() // 1000 - 1
         told = await gather_begun(self._connection, lambda: nodes, list(keys)[:MOST_RATES], until_s=until_s, seconds=1)
-        waiting = dict[str, int]()
-        for begun in (begun for node in told.nodes for begun in node.keys if begun.is_waiting):
-            waiting[begun.key] = max(begun.free_ms, waiting.get(begun.key, 0))
-        spent = dict[SourceKey, SpentRate]()
+        waiting, spent = waits_of(told.nodes), dict[SourceKey, SpentRate]()
         for source, each in limits.items():
             found = [(waiting[limit.wanted.key], limit) for limit in each if limit.wanted.key in waiting]
             if found:

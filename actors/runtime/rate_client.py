@@ -87,17 +87,18 @@ class LeasedRates:
     def standing(self, key: str) -> tuple[float, bool]:
         """Return what the node may begin a second now, and whether its share held something back lately."""
         lease, now_s = self._leased.find(key), monotonic_s()
-        is_short = lease is not None and now_s - lease.short_s < SHORT_S
-        return self._leased.share(key, now_s), is_short or now_s < self._put_off.get(key, 0.0)
+        is_held = lease is not None and now_s - lease.held_s < SHORT_S
+        return self._leased.share(key, now_s), is_held or now_s < self._put_off.get(key, 0.0)
 
     def is_wanted(self, key: str) -> bool:
         """Return whether something waits for the key, or did so lately."""
         return self._leased.find(key) is not None or key in self._put_off
 
     def free_ms(self, key: str) -> int:
-        """Return in how many milliseconds the next one may begin, as far as this node knows."""
-        put_off_ms = (self._put_off.get(key, 0.0) - monotonic_s()) * 1000
-        return math.ceil(max(put_off_ms, self.expected_ms(key, 1) or 0.0, 0.0))
+        """Return in how many milliseconds the next one may begin, as far as this node knows: not before the next
+        request, if no governor replies."""
+        put_off_ms, expected_ms = (self._put_off.get(key, 0.0) - monotonic_s()) * 1000, self.expected_ms(key, 1)
+        return math.ceil(max(put_off_ms, RETRY_S * 1000 if expected_ms is None else expected_ms, 0.0))
 
     def put_off(self, key: str, wait_ms: float) -> None:
         """Note that something which waited for the key comes again later."""
@@ -160,7 +161,7 @@ class LeasedRates:
                 if granted:
                     self._count(key, granted, now_s)
                 else:
-                    lease.short_s = now_s
+                    lease.short_s = lease.held_s = now_s
                 return granted, wait_ms
             if lease.has_turn:
                 lease.has_turn, lease.turn_used = False, True
@@ -169,6 +170,8 @@ class LeasedRates:
                 self._ask_at(max(now_s, lease.free_s()))
                 return 1, 0
         lease.short_s = now_s
+        if now_s < lease.until_s or self._is_silent:
+            lease.held_s = now_s
         if is_new:
             self._ask_at(now_s)
         return 0, self._wait_ms(now_s)

@@ -41,6 +41,7 @@ class KeyLease:
         "burst",
         "claim_until_s",
         "has_turn",
+        "held_s",
         "members",
         "most",
         "rate",
@@ -72,6 +73,8 @@ class KeyLease:
         self.rest_until_s = -math.inf
         self.asked_s = -math.inf
         self.short_s = -math.inf
+        self.held_s = -math.inf
+        """When the rate held something back last. A shortage is also that the first reply has not come."""
         self.spent = 0
         """Since it was counted last."""
         self.used = 0.0

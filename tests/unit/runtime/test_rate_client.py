@@ -28,6 +28,25 @@ def test_without_a_share_nothing_may_begin() -> None:
     assert 0 < wait_ms <= 250
 
 
+def test_a_rate_holds_back_who_has_no_turn_and_not_who_waits_for_the_first_reply() -> None:
+    rates = LeasedRates(None, "n")  # type: ignore[arg-type] # nothing is sent
+    paced = rates.of("jobs", lambda _topic: 0.1)
+    paced.take("t", 10)
+    assert rates.standing("jobs.t") == (0.0, False)
+    lease, _ = rates._leased.lease("jobs.t", monotonic_s())
+    lease.until_s = monotonic_s() + 60
+    paced.take("t", 10)
+    assert rates.standing("jobs.t") == (0.0, True)
+
+
+def test_a_rate_holds_back_who_waits_while_no_governor_replies() -> None:
+    rates = LeasedRates(None, "n")  # type: ignore[arg-type] # nothing is sent
+    rates._is_silent = True
+    rates.of("jobs", lambda _topic: 0.1).take("t", 10)
+    assert rates.standing("jobs.t") == (0.0, True)
+    assert rates.free_ms("jobs.t") > 0
+
+
 def test_a_turn_is_used_once_and_can_be_given_back() -> None:
     rates = LeasedRates(None, "n")  # type: ignore[arg-type] # nothing is sent
     paced = rates.of("jobs", lambda _topic: 0.1)

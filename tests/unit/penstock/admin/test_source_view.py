@@ -2,11 +2,12 @@
 
 import pytest
 
-from actors.fetch.overview import Overview, SliceWorld, SpentRate, in_the_way, overview, source_why
+from actors.fetch.overview import Overview, SliceWorld, SpentRate, in_the_way, overview, source_why, waits_of
 from actors.fetch.rules.ledger import Hole, Ledger, OpenSlice, Outage, Pass, first_ledger
 from actors.fetch.sources import SourceKey, SourceRecord
 from actors.fetch.stored import Broken
 from penstock.admin.source_view import account_shown, ledger_document
+from streams.begun_messages import KeyBegun, NodeBegun
 
 SHOP = SourceKey("mall", "s1")
 RECORD = SourceRecord(adapter="mall", account={"shop": "s1"})
@@ -97,3 +98,9 @@ def test_what_is_around_a_source_is_in_its_way(world: SliceWorld, code: str, rea
     assert source_why(Overview("mall/s1", state="parked", reason="401"), world).code == "parked"
     down = source_why(Overview("mall/s1", state="down", reason="no answer"), world)
     assert down.code == (code if code == "nobody" else "down")  # what nobody reads may be up again
+
+
+def test_a_rate_under_which_the_next_may_begin_now_is_not_spent() -> None:
+    waits, free, idle = KeyBegun("a", (), 5, True, 30), KeyBegun("b", (), 5, True, 0), KeyBegun("c", (), 5, False, 30)
+    later = KeyBegun("a", (), 5, True, 90)
+    assert waits_of([NodeBegun(node="n1", keys=(waits, free, idle)), NodeBegun(node="n2", keys=(later,))]) == {"a": 90}
