@@ -76,8 +76,6 @@ def _place_of(error: Exception) -> str:
 def stores_of(config: Config) -> Mapping[str, "Store"]:
     """Return the node's stores by sink name, not opened yet: the functions of its app, and the database of its `sink`,
     or a SQLite file in the data folder if there is neither. Raises UsageError for a malformed URL."""
-    from actors.fetch.stores.sql import sql_store
-
     stores: dict[str, Store] = {name: FunctionStore(function) for name, function in _functions.items()}
     url = config.sink_url()
     if url == NO_SINK or (not url and stores):
@@ -90,6 +88,8 @@ def stores_of(config: Config) -> Mapping[str, "Store"]:
     if not url:
         config.data_folder().mkdir(parents=True, exist_ok=True)
         url = f"sqlite:///{config.data_folder() / 'orders.db'}"
+    from actors.fetch.stores.sql import sql_store  # a node without a database does not load SQLAlchemy
+
     try:
         return {**stores, "database": sql_store(url, history=config.history)}
     except ValueError as error:

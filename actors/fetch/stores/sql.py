@@ -12,7 +12,6 @@ from typing import cast
 from sqlalchemy import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
-from actors.fetch.stores.postgres import PostgresStore
 from actors.fetch.stores.sqlite import SqliteStore, Synchronous
 from actors.fetch.stores.store import Store
 
@@ -30,6 +29,8 @@ def sql_store(url: str, *, history: bool = False) -> Store:
     if parsed.drivername in _SQLITE:
         return _sqlite(parsed, history=history)
     if parsed.drivername in _POSTGRES:
+        from actors.fetch.stores.postgres import PostgresStore  # not for a node with a file: it brings asyncpg
+
         return PostgresStore(parsed, history=history)
     raise ValueError(f"no store for {parsed.drivername!r}: say sqlite:///FILE or postgresql://USER@HOST/DATABASE")
 

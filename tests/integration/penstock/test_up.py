@@ -60,6 +60,16 @@ async def test_a_node_comes_up_is_listed_and_leaves_with_exit_code_0(server: Emb
     assert (await penstock("nodes", *on(server, ready), "--json")).json() == []
 
 
+async def test_a_node_without_a_database_does_not_load_sqlalchemy(server: EmbeddedServer, ready: Namespace) -> None:
+    """It takes a third of what a node imports."""
+    python = ("-X", "importtime", "-m", "penstock", "up")
+    async with node(*on(server, ready), "--sink", "none", "--http", own_door(), command=python) as up:
+        await up.logged("node.ready")
+        loaded = {line.rpartition("|")[2].strip() for line in up.text.splitlines() if line.startswith("import time")}
+    assert "actors.batch.desk" in loaded
+    assert loaded.isdisjoint({"sqlalchemy", "asyncpg", "sqlite3"})
+
+
 async def test_a_person_reads_what_a_node_serves_and_only_warnings(server: EmbeddedServer, ready: Namespace) -> None:
     named = ("--name", "n1", "--http", own_door())
     async with node(*on(server, ready), *named, environment={"PENSTOCK_LOG_FORM": "text"}) as up:
