@@ -4,6 +4,7 @@ the document says, and none is answered by a fault."""
 from typing import Any
 
 import pytest
+import requests
 import schemathesis
 from hypothesis import HealthCheck, Phase, settings
 from schemathesis.checks import not_a_server_error
@@ -26,6 +27,8 @@ def _file(_context: object, value: object) -> bytes:
     return value if isinstance(value, bytes) else str(value).encode("utf-8", "replace")
 
 
+SESSION = requests.Session()
+"""Keeps its connections: to open one takes a fifth of the CPU of a request."""
 schema = schemathesis.openapi.from_dict(document()).exclude(path_regex="reservations$")  # a stream has no end
 
 
@@ -43,7 +46,7 @@ def test_every_operation_answers_as_the_document_says(
 ) -> None:
     _hurry(case.body)
     _hurry(case.query)
-    response = case.call(base_url=open_gateway.url)
+    response = case.call(base_url=open_gateway.url, session=SESSION)
     case.validate_response(
         response,
         checks=[
