@@ -20,6 +20,7 @@ from streams.errors import OutcomeUnknown
 from streams.specs import Topology
 from streams.topology import apply
 from tests.support.jobs import TOPIC, Jobs
+from tests.support.moments import a_moment
 from tests.support.server import topology_for
 
 WITHIN_S = 90.0
@@ -146,4 +147,4 @@ async def until_gone(jobs: Jobs, job_id: str = "1", within_s: float = WITHIN_S) 
             with suppress(OutcomeUnknown):
                 if await jobs.state(job_id) is None:
                     return
-            await jobs.connection.flush()
+            await a_moment()

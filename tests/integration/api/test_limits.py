@@ -232,6 +232,7 @@ async def test_a_client_that_cuts_a_body_leaves_nothing_behind(connection: Conne
         with anyio.fail_after(30):
             while shared.load.body_bytes:
                 await exchange(gateway.port, GET + CLOSE + b"\r\n")
+                await a_moment()
         assert shared.load.working == 0
 
 

@@ -86,6 +86,7 @@ async def test_large_bodies_are_read_a_few_at_a_time(
             with anyio.fail_after(30):
                 while shared.load.body_bytes < 200_000:
                     await exchange(gateway.port, GET + CLOSE + b"\r\n")
+                    await a_moment()
             refused = await exchange(gateway.port, begun + b" " * 50_000)
             assert refused.startswith(b"HTTP/1.1 503 ")
             await first.send(b" " * 100_000)

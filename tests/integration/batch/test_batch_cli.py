@@ -20,6 +20,7 @@ from streams.topology import ensure_consumer
 from tests.support.batch_node import UNSERVED, BatchNode
 from tests.support.batches import LONG_S
 from tests.support.cli import CommandLine
+from tests.support.moments import a_moment
 
 
 @pytest.fixture
@@ -102,7 +103,7 @@ async def test_an_input_alone_is_handed_in_and_steered(penstock: CommandLine) ->
     assert "cli-2: paused" in (await penstock("batch", "pause", "cli-2")).ok().out
     with anyio.fail_after(60):  # lists are a moment behind
         while UNSERVED not in (await penstock("batch", "list", "--tenant", "cli", "--state", "paused")).ok().out:
-            await anyio.lowlevel.checkpoint()
+            await a_moment()
     assert "paused" not in (await penstock("batch", "resume", "cli-2")).ok().out
     assert "cancelled" in (await penstock("batch", "cancel", "cli-2")).ok().out
     ended = await penstock("batch", "show", "cli-2", "--watch")
@@ -123,12 +124,12 @@ async def test_why_names_the_consumer_that_the_server_refuses(penstock: CommandL
                 break
         (await penstock("batch", "submit", "--task", "count", "--input", '{"n": 1}', "--id", "cli-refused")).ok()
         while "get no splits" not in (why := (await penstock("why", "cli-refused")).ok().out):
-            await anyio.lowlevel.checkpoint()
+            await a_moment()
         assert why.startswith("batch cli-refused is splitting: its processes get no splits and reduces of its task")
         assert "filtered consumer not unique" in why
         await link.api(f"CONSUMER.DELETE.{look.stream}.{look.name}")
         while "it is over: done" not in (await penstock("why", "cli-refused")).ok().out:
-            await anyio.lowlevel.checkpoint()
+            await a_moment()
 
 
 async def test_a_batch_is_handed_in_for_later_and_after_another(penstock: CommandLine) -> None:
@@ -140,7 +141,7 @@ async def test_a_batch_is_handed_in_for_later_and_after_another(penstock: Comman
     assert (second["after"], second["after_state"], second["due_ms"] > 0) == ("cli-first", "clean", True)
     with anyio.fail_after(60):  # lists are a moment behind
         while "begins" not in (listed := (await penstock("batch", "list", "--tenant", "later")).ok().out):
-            await anyio.lowlevel.checkpoint()
+            await a_moment()
     assert "when cli-first is done and no item of it failed, at 20" in listed
     assert "begins at 2035-02-28T18:00:00Z" in (await penstock("batch", "show", "cli-first")).ok().out
     assert "it begins when cli-first is done" in (await penstock("why", "cli-second")).ok().out
@@ -150,7 +151,7 @@ async def test_a_batch_is_handed_in_for_later_and_after_another(penstock: Comman
     (await penstock("batch", "cancel", "cli-first")).ok()
     with anyio.fail_after(60):
         while "failed" not in (shown := (await penstock("batch", "show", "cli-second")).ok().out):
-            await anyio.lowlevel.checkpoint()
+            await a_moment()
     assert "which is cancelled; retry that one, and then this one" in shown
     assert (await penstock(*submit, "--delay", "1d", "--at", "2035-03-01T02:00Z")).code == 2
     assert (await penstock(*submit, "--after-state", "clean")).code == 2
@@ -224,7 +225,7 @@ async def test_a_person_asks_why_something_does_not_run(penstock: CommandLine) -
     (await penstock("jobs", "add", "mail", "1", "--id", "why-2")).ok()
     with anyio.fail_after(60):  # the node's desk hears of the pause a moment later
         while "its topic is paused" not in (await penstock("why", "why-2")).ok().out:
-            await anyio.lowlevel.checkpoint()
+            await a_moment()
     for unknown in ("why-3", "none/none", "not an id"):
         refused = await penstock("why", unknown)
         assert (refused.code, "no job, batch, source, slice or row of a flow is called so" in refused.err) == (1, True)

@@ -42,7 +42,7 @@ async def test_a_leader_that_dies_begins_no_item_again(tmp_path: Path) -> None:
             spec = batch_consumers(connection.namespace, "long-on-three")[1]
             with anyio.fail_after(60):
                 while not began["long"]:
-                    await connection.flush()
+                    await a_moment()
                 leader = await leading(servers, connection, f"CONSUMER.INFO.{spec.stream}.{spec.name}")
                 leader.kill()
                 while True:

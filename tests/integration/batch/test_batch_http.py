@@ -50,6 +50,7 @@ async def over(client: ClientSession, batch: str, **sent: Any) -> Any:
             assert status == 200, view
             if view["state"] in ("done", "failed", "cancelled"):
                 return view
+            await a_moment()
 
 
 async def listed(client: ClientSession, batches: list[str], **sent: Any) -> Any:
@@ -59,6 +60,7 @@ async def listed(client: ClientSession, batches: list[str], **sent: Any) -> Any:
             _, found = await told(client, "GET", "/v1/batches", **sent)
             if [each["id"] for each in found["batches"]] == batches:
                 return found["batches"]
+            await a_moment()
 
 
 async def test_a_file_is_looked_at_and_nothing_is_made(client: ClientSession) -> None:
@@ -228,6 +230,7 @@ async def test_a_callback_is_named_and_how_far_it_is_is_shown(client: ClientSess
     with anyio.fail_after(60):
         while view["calls"][0]["state"] == "owed":
             view = await over(client, "http-called")
+            await a_moment()
     [call] = view["calls"]
     assert (call["event"], call["pass_no"], call["state"], call["tries"]) == ("done", 1, "waiting", 0)
 

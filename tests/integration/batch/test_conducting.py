@@ -57,6 +57,7 @@ async def looking(connection: Connection, instance_id: str, is_so: Callable[[], 
     with anyio.fail_after(LONG_S):
         while not (said := await is_so()):
             await connection.publish_core(news)
+            await a_moment()
     return said
 
 
@@ -261,6 +262,7 @@ async def test_a_pointer_to_an_older_fence_begins_nothing(connection: Connection
                 waiting: int | None = None  # the node makes the consumer when it sees the instance
                 while waiting != 0 or (splits and "splits" not in log):
                     waiting = (await consumers_pending(connection, stream)).get(consumer)
+                    await a_moment()
             assert log.get("splits") == splits
         record = await node.record("mine")
     assert (record.state, record.step_fence) == ("running", 2)

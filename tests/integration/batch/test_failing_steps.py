@@ -24,6 +24,7 @@ from streams.errors import (
 )
 from streams.files import DamagedFile
 from tests.support.batches import LONG_S, plant
+from tests.support.moments import a_moment
 
 ATTEMPTS = 2
 
@@ -164,7 +165,7 @@ async def test_a_step_that_failed_waits_before_its_next_try_and_says_so(
         view = await node.submit(task, [])
         with anyio.fail_after(LONG_S):
             while (why := await node.desk.why(view.instance_id)).code != "retry":
-                await anyio.lowlevel.checkpoint()
+                await a_moment()
         assert why.until_ms
         assert why.reason.endswith(f"failed and waits for its next try: {state}: ValueError: no link to the shop")
         view = await node.until(view.instance_id, "failed")

@@ -74,6 +74,7 @@ async def test_a_silent_splitters_chunks_are_never_read(
                 entry = await beats.get(beat_key(first))
                 assert entry is not None
                 revisions.add(entry.revision)
+                await a_moment()
             assert log.splits == 1
             monkeypatch.setattr(steps, "BEAT_TTL_S", 1)  # of the last beat
             monkeypatch.setattr(steps, "BEAT_S", 600.0)

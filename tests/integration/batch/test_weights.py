@@ -7,6 +7,7 @@ import anyio
 import pytest
 
 from tests.support.batches_chaos import open_batch_world
+from tests.support.moments import a_moment
 
 pytestmark = pytest.mark.asyncio(loop_factories=["asyncio"])  # the nodes are processes of their own
 
@@ -32,6 +33,7 @@ async def test_weights_of_three_and_one_make_three_items_of_one_for_each_of_the_
             with anyio.fail_after(90):
                 while not is_so():
                     await world.is_over()
+                    await a_moment()
 
         await until(lambda: min(map(noted, notes.values())) >= 25)
         first = {name: noted(file) for name, file in notes.items()}

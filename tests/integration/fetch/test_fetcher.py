@@ -47,6 +47,7 @@ from tests.support.engine import (
     stored_versions,
     truth_of,
 )
+from tests.support.moments import a_moment
 from tests.support.server import connected
 
 SHOP, CALM = SourceKey("mall", "s1"), SourceKey("calm", "s1")
@@ -476,6 +477,7 @@ async def delivered_twice(connection: Connection, consumer: str) -> bool:
             state = await connection.api(f"CONSUMER.INFO.{stream}.{consumer}")
             if state["num_redelivered"] or state["delivered"]["consumer_seq"] > state["delivered"]["stream_seq"]:
                 return True
+            await a_moment()
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from streams.server import EmbeddedServer
 from streams.topology import apply
 from tests.support.command import node, penstock
 from tests.support.engine import a_mall, add_source
+from tests.support.moments import a_moment
 from tests.support.server import topology_for
 
 pytestmark = pytest.mark.asyncio(loop_factories=["asyncio"])  # the nodes are processes of their own
@@ -110,6 +111,7 @@ async def test_a_node_without_work_wastes_nothing_of_a_platforms_rate(
                 listed = {(each.kind, each.name): each for each in (await rates.list(5)).rates}
                 if listed["platform", "mall"].mean >= 15:
                     break
+                await a_moment()
         assert set(listed) == {("platform", "mall"), ("source", "mall/s1"), ("source", "mall/s2")}
         platform = listed["platform", "mall"]
         assert (platform.rate, max(platform.begun) <= 20) == (20, True)
@@ -136,6 +138,7 @@ async def why_of_a_slice(connection: Connection, url: str) -> str:
                 for one in ended.json():
                     if one["code"] == "rate":
                         return str(one["reason"])
+            await a_moment()
 
 
 async def test_a_source_with_three_times_the_weight_has_three_times_the_requests(

@@ -108,6 +108,7 @@ async def test_a_limit_by_application_is_learned_once_for_all_shops_and_nodes(
         with anyio.fail_after(60):
             while ("source", "manner/s1") not in listed:  # it is there while a node has requests to it
                 listed = {(each.kind, each.name): each for each in (await rates.list(5)).rates}
+                await a_moment()
         platform = listed["platform", "manner"]
         assert 1 <= platform.rate < 25  # of what a slow machine asks for, less is learned
         assert 0 < platform.mean <= 1.1 * platform.rate

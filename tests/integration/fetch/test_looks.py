@@ -13,6 +13,7 @@ from streams.connection import Connection
 from streams.publisher import Publisher
 from tests.support.engine import Node, a_mall, adapter_table, ledger_when, running_node, stored_orders
 from tests.support.manners import SHOP, add_manner
+from tests.support.moments import a_moment
 
 STORM = 1_000
 FEW = 50
@@ -70,7 +71,7 @@ async def test_a_storm_of_hints_is_two_looks_and_each_brings_what_is_new(
         desk = LookDesk(node.engine.ledgers, node.engine.sources, node.settings, SYSTEM)
         with anyio.fail_after(30):
             while SHOP not in node.engine.sources:
-                await connection.flush()
+                await a_moment()
         first = await ledger_when(node.engine, SHOP, lambda ledger: True)
         shown.append({"id": "tea1", "version": 1, "modified_ms": SYSTEM.now_ms() - 100})
         view = await desk.look(SHOP)

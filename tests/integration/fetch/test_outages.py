@@ -32,6 +32,7 @@ from tests.support.engine import (
     stored_versions,
     truth_of,
 )
+from tests.support.moments import a_moment
 from tests.support.office import an_office
 
 SHOPS = [SourceKey("mall", f"s{number}") for number in (1, 2, 3)]
@@ -162,6 +163,7 @@ async def test_figures_and_ledger_say_since_when_a_source_is_down(connection: Co
         with anyio.fail_after(30):
             while not down_s():
                 await node.engine.monitor.scan()
+                await a_moment()
         mall.dealer.set(faults())
         await each_when(node, [SHOP], is_read(mall))
         await node.engine.monitor.scan()

@@ -25,6 +25,7 @@ from streams.connection import Connection
 from streams.publisher import Publisher
 from streams.topology import apply
 from tests.support.engine import ledger_bucket
+from tests.support.moments import a_moment
 from tests.support.server import topology_for
 
 SHOP = SourceKey("slow", "s1")
@@ -120,7 +121,7 @@ class SlowReader:
         """Wait until the node has heard of what the other one has written."""
         with anyio.fail_after(30):
             while self.ledgers.peek(SHOP) != other.peek(SHOP):
-                await anyio.lowlevel.checkpoint()
+                await a_moment()
 
 
 @pytest.mark.parametrize("is_named", [False, True])

@@ -14,6 +14,7 @@ from streams.specs import fetch_consumer
 from streams.topology import ensure_consumer
 from tests.integration.fetch.test_monitor import offer_nothing
 from tests.support.engine import Node, put_setting, running_node
+from tests.support.moments import a_moment
 from tests.support.office import Office, an_office
 
 
@@ -26,7 +27,7 @@ async def send_to(office: Office, node: Node, connection: Connection, publisher:
     await put_setting(connection, publisher, "fetch.default", {"scan_every": "100ms", "webhook": office.url})
     with anyio.fail_after(30):
         while node.settings.current("", "").webhook != office.url:
-            await connection.flush()
+            await a_moment()
 
 
 async def test_a_stuck_consumer_and_its_end_are_notices(connection: Connection, publisher: Publisher) -> None:

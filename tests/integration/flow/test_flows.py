@@ -41,6 +41,7 @@ async def test_every_row_is_executed_once_on_two_nodes(bank: Bank) -> None:
             rounds = (await bank.progress()).rounds
             while sum(each.new for each in rounds) < 2_100 - 300:
                 rounds = (await bank.progress()).rounds
+                await a_moment()
     assert all(each.shards == 7 and not each.errors for each in rounds)
 
 
@@ -135,6 +136,7 @@ async def test_a_person_learns_what_a_row_waits_for(bank: Bank) -> None:
                     for key in keys:
                         if (told := await flows.why("prizes", shard, key)).code == code:
                             return told.reason
+                    await a_moment()
 
         assert "of a, b" in await until("group", "0", 1)
         assert "1 a second" in await until("rate", "1", *range(100))  # one runs each second
@@ -177,6 +179,7 @@ async def test_a_row_whose_key_is_full_waits_for_a_slot(bank: Bank) -> None:
                 is_listed = of_keys.get("1") == ("flow", "slotted", 1, 1, {"n1": 1}) and any(
                     one.waiting for one in listed
                 )
+                await a_moment()
 
 
 async def test_a_loader_slower_than_the_interval_goes_on_in_the_next_round(bank: Bank) -> None:

@@ -16,6 +16,7 @@ from streams.connection import Connection
 from streams.errors import TooLarge
 from streams.job_messages import LARGEST_BODY
 from tests.support.desks import TOPIC, Office, open_office, open_service
+from tests.support.moments import a_moment
 
 CANARY = "canary-7f3a"
 RECEIPT = f"mail.a.1.1700000000000.{'0' * 12}"
@@ -238,7 +239,7 @@ async def test_headers_change_nothing(office: Office, block: bytes) -> None:
     )
     link = office.connection.client.client_id
     while await office.state("a") is None:
-        await office.connection.flush()
+        await a_moment()
     assert await office.state("a") == "ready"
     assert office.connection.client.client_id == link
 

@@ -244,6 +244,7 @@ async def until_ms(office: Office, *, after: int = 0) -> int:
         found = await office.store.find(TOPIC, "a")
         if found is not None and found.job is not None and found.job.until_ms > after:
             return found.job.until_ms
+        await a_moment()
 
 
 async def test_a_hold_of_a_length_of_its_own_keeps_that_length(

@@ -5,7 +5,6 @@ from asyncio import Future
 from collections.abc import AsyncIterator
 from typing import Any
 
-import anyio
 import pytest
 from msgspec import Raw
 
@@ -19,6 +18,7 @@ from streams.outcomes import Outgoing, Receipt
 from streams.server import EmbeddedServer
 from streams.store_health import StoreHealth
 from tests.support.desks import TOPIC, Office, open_service
+from tests.support.moments import a_moment
 
 pytestmark = pytest.mark.three_servers
 
@@ -79,7 +79,7 @@ async def test_what_it_cannot_judge_goes_to_a_desk(
     await office.set("region", region_key="to")
     await client.jobs.add(TOPIC, 1, id="a")
     while client.jobs.direct is None or client.jobs.direct.takes(penstock.new_job("few")):
-        await anyio.wait_all_tasks_blocked()
+        await a_moment()
     asks = {"few": {}, "region": {}, TOPIC: {"id": "a", "on_same": "replace"}}
     with monkeypatch.context() as impatient:
         impatient.setattr(client.jobs._service, "_timeout_s", 2.0)
@@ -104,7 +104,7 @@ async def test_it_stops_before_the_store_is_full(
     async with penstock.connect(server.url, namespace=office.namespace.name, direct=True) as client:
         connection = client.jobs._service.connection
         while not connection.store.full:
-            await anyio.wait_all_tasks_blocked()
+            await a_moment()
         with pytest.raises(penstock.Unavailable, match="full"):
             await client.jobs.add(TOPIC, 1)
         assert (await office.desk.count(TOPIC)).ready == 0

@@ -17,6 +17,7 @@ from streams.server import EmbeddedServer
 from streams.specs import job_consumer
 from tests.integration.jobs.test_direct_takes import taking_of
 from tests.support.desks import TOPIC, Office, open_service
+from tests.support.moments import a_moment
 from tests.support.proxy import proxy
 
 
@@ -46,7 +47,7 @@ async def test_whoever_lost_its_hold_does_not_finish_the_next_attempt(
     monkeypatch.setattr(unwritten, "SURE_S", -1.0)  # it stood still
     with anyio.fail_after(20):
         while taking_of(client)._unwritten._held:
-            await anyio.wait_all_tasks_blocked()
+            await a_moment()
     async with PullOnce(office.connection) as pulls:
         second = await _pulled(office, pulls)
         with pytest.raises(penstock.Stale):
@@ -70,7 +71,7 @@ async def test_what_no_caller_got_costs_no_attempt(client: Client, office: Offic
         for number in range(10):
             caller = asyncio.create_task(take(1))
             while number and taking_of(client)._handout._pulls.waiting < len(LANES):
-                await anyio.wait_all_tasks_blocked()
+                await a_moment()
             await office.connection.flush(5)
             await office.desk.add(
                 [NewJob(topic=TOPIC, id=f"{lane}-{number}", body=body_of(1), priority=lane) for lane in LANES]
@@ -123,7 +124,7 @@ async def test_whoever_waits_while_its_topic_gets_a_rate_is_served_by_a_desk(cli
         await job.finish()
     caller = asyncio.create_task(client.jobs.reserve_many(TOPIC, wait=60))
     while not taking_of(client)._handout.waiting:
-        await anyio.wait_all_tasks_blocked()
+        await a_moment()
     await office.set(rate=50)
     await office.add("second")
     with anyio.fail_after(60):

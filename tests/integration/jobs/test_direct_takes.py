@@ -13,6 +13,7 @@ from penstock.sdk.client import Client
 from penstock.sdk.direct_takes import DirectTakes
 from streams.server import EmbeddedServer
 from tests.support.desks import TOPIC, Office, open_service
+from tests.support.moments import a_moment
 
 pytestmark = pytest.mark.three_servers
 
@@ -34,7 +35,7 @@ def taking_of(client: Client) -> DirectTakes:
 async def _taken(client: Client, ttr: float | None = None) -> penstock.HeldJob:
     with anyio.fail_after(20):
         while TOPIC not in taking_of(client)._topics:  # until then it asks a desk, and there is none
-            await anyio.wait_all_tasks_blocked()
+            await a_moment()
     [job] = await client.jobs.reserve_many(TOPIC, wait=10, ttr=ttr)
     return job
 
@@ -42,13 +43,13 @@ async def _taken(client: Client, ttr: float | None = None) -> penstock.HeldJob:
 async def _until(office: Office, state: str | None, job_id: str = "1") -> None:
     with anyio.fail_after(20):
         while await office.state(job_id) != state:
-            await anyio.wait_all_tasks_blocked()
+            await a_moment()
 
 
 async def _until_served(taking: DirectTakes, is_served: bool) -> None:
     with anyio.fail_after(20):
         while taking.serves(TOPIC, None, "") != is_served:
-            await anyio.wait_all_tasks_blocked()
+            await a_moment()
 
 
 def _is_by_delivery(office: Office) -> bool:

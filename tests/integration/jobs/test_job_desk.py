@@ -45,6 +45,7 @@ async def until_waiting(office: Office, count: int = 1) -> None:
             info = await office.connection.api(f"CONSUMER.INFO.{spec.stream}.{spec.name}", timeout_s=1.0)
             if info["num_waiting"] >= count:
                 return
+        await a_moment()
 
 
 # ---- adding

@@ -21,6 +21,7 @@ from streams.specs import wanted
 from streams.topology import apply
 from tests.support.command import Running, node
 from tests.support.jobs import Jobs
+from tests.support.moments import a_moment
 
 WITHIN_S = 60.0
 HANDLERS = ("up", "--roles", "worker", "--app", "tests.support.job_app")
@@ -69,14 +70,14 @@ class Shop:
         """Wait until so many notes of this kind are there."""
         with anyio.fail_after(WITHIN_S):
             while len(self.notes(what)) < count:
-                await self.jobs.connection.flush()
+                await a_moment()
         assert len(self.notes(what)) == count
 
     async def until_empty(self, topic: str) -> None:
         """Wait until no job of the topic waits any more; what is given back is delayed for a moment."""
         with anyio.fail_after(WITHIN_S):
             while (counts := await self.jobs.store.count(topic)).ready + counts.delayed:
-                await self.jobs.connection.flush()
+                await a_moment()
 
 
 @pytest.fixture
@@ -104,7 +105,7 @@ async def test_app_with_handlers_of_every_kind_is_served_and_drained(shop: Shop)
     assert len(shop.notes("begun")) == 9  # what was not begun is not
     with anyio.fail_after(WITHIN_S):  # what is given back is delayed for a moment
         while (await shop.jobs.store.count("awaits"))[:2] != (0, 20):
-            await shop.jobs.connection.flush()
+            await a_moment()
     await shop.until_empty("lists")
 
 
@@ -183,11 +184,11 @@ async def test_a_node_that_is_killed_leaves_its_slots_to_others_and_no_key_has_m
             await shop.add("paid", *(f"{merchant}x{n}" for n in range(40)), merchant=merchant, takes_s=0.1)
         with anyio.fail_after(WITHIN_S):
             while len({one.pid for one in shop.notes() if one.what.startswith("from")}) < 2 or len(shop.notes()) < 40:
-                await shop.jobs.connection.flush()
+                await a_moment()
         first.process.kill()
         await first.process.wait()
         killed_s = monotonic_s()
         with anyio.fail_after(WITHIN_S):
             while len({one.id for one in shop.notes() if one.what.startswith("to")}) < 80:
-                await shop.jobs.connection.flush()
+                await a_moment()
     assert most_at_once(shop.notes(), killed_s) == 2

@@ -10,6 +10,7 @@ from actors.runtime.rules import slots_held
 from streams.clock import SYSTEM
 from tests.support.job_workers import handler, until_gone, working
 from tests.support.jobs import Jobs
+from tests.support.moments import a_moment
 from tests.support.slots import KeyedCalls, governed, make_slots_last
 
 BY_M = {"slots": 2, "slot_key": "m"}
@@ -47,7 +48,7 @@ async def test_two_nodes_have_the_slots_of_a_key_together_and_both_come_to_some(
                 await jobs.added(200, body={"m": 7})
                 with anyio.fail_after(60):
                     while calls.log.count("ended") + others.log.count("ended") < 200:
-                        await jobs.connection.flush()
+                        await a_moment()
     assert calls.most == {"7": 2}
     assert calls.log.count("ended") > 20
     assert others.log.count("ended") > 20
@@ -65,7 +66,7 @@ async def test_jobs_of_a_full_key_do_not_stand_in_the_way_of_other_keys(jobs: Jo
             await calls.log.until(lambda log: log.count("begun a") - log.count("cancelled a") == 1)
             with anyio.fail_after(120):
                 while (counts := await jobs.store.count("mail")).ready + counts.delayed < 10_100:
-                    await jobs.connection.flush()
+                    await a_moment()
             calls.release.set()
             await calls.log.until(lambda log: log.count("ended a") >= 2)
             work.stop()
@@ -91,7 +92,7 @@ async def test_a_newcomer_to_a_full_key_is_dropped_and_that_is_written_down(jobs
             labels = {"topic": "mail", "outcome": "dropped"}
             with anyio.fail_after(30):
                 while work.measures.registry.get_sample_value("penstock_jobs_handled_total", labels) != 1:
-                    await jobs.connection.flush()
+                    await a_moment()
 
 
 async def test_a_newcomer_takes_the_slot_of_the_longest_call_of_any_node(jobs: Jobs) -> None:
@@ -108,7 +109,7 @@ async def test_a_newcomer_takes_the_slot_of_the_longest_call_of_any_node(jobs: J
                 await outcome_is(jobs, "1", "cancelled")
                 with anyio.fail_after(30):
                     while first.log.count("begun 3") + second.log.count("begun 3") < 1:
-                        await jobs.connection.flush()
+                        await a_moment()
                 assert first.log.count("cancelled 1 True") == 1
                 assert second.log.count("cancelled") == 0
                 assert (await jobs.dead()) == []
@@ -172,7 +173,7 @@ async def outcome_is(jobs: Jobs, job_id: str, outcome: str) -> None:
             if found is not None and found.done is not None:
                 assert found.done.outcome == outcome
                 return
-            await jobs.connection.flush()
+            await a_moment()
 
 
 async def test_a_person_learns_who_has_the_slot_that_a_job_waits_for(jobs: Jobs) -> None:
@@ -189,6 +190,7 @@ async def test_a_person_learns_who_has_the_slot_that_a_job_waits_for(jobs: Jobs)
                     [told] = await obstacles.of([found])
                     if told.reason.startswith("the one slot of its key 'a' is taken: n1 has 1"):
                         break
+                    await a_moment()
             assert told.code == "slot"
             calls.release.set()
             await until_gone(jobs, "2")

@@ -11,6 +11,7 @@ import pytest
 from actors.jobs.worker.job import Bury, Job, Retry
 from tests.support.job_workers import Log, handler, until_gone, working
 from tests.support.jobs import Jobs
+from tests.support.moments import a_moment
 
 FAST = {"backoff": "1ms", "backoff_cap": "2ms"}
 
@@ -61,7 +62,7 @@ async def until_none_is_ready(jobs: Jobs) -> None:
     """The server takes an ack a moment after it came."""
     with anyio.fail_after(20):
         while (await jobs.store.count("mail")).ready:
-            await jobs.connection.flush()
+            await a_moment()
 
 
 async def test_a_topic_without_jobs_is_not_looked_after_until_one_comes_or_its_consumer_is_gone(
@@ -73,7 +74,7 @@ async def test_a_topic_without_jobs_is_not_looked_after_until_one_comes_or_its_c
     async def until_stirred(is_stirred: bool) -> None:
         with anyio.fail_after(20):
             while work.worker.topic("mail").is_stirred != is_stirred:
-                await jobs.connection.flush()
+                await a_moment()
 
     async with working(jobs, handler(handle)) as work:
         await jobs.add("1")
@@ -117,7 +118,7 @@ async def test_lists_hold_what_is_there_up_to_their_limit(jobs: Jobs, log: Log) 
         topic.fetch_ahead(200)
         with anyio.fail_after(20):
             while len(log.lines) < 2 or len(topic.ready) < 200:
-                await jobs.connection.flush()
+                await a_moment()
         release.set()
         await log.until(lambda log: sum(map(int, log.lines)) >= 1_000)
         await jobs.add("one more")
@@ -179,7 +180,7 @@ async def test_what_became_of_the_jobs_is_counted(jobs: Jobs) -> None:
 
         with anyio.fail_after(20):
             while counted("finished") != 2:
-                await jobs.connection.flush()
+                await a_moment()
         assert (counted("failed"), counted("buried"), counted("lost")) == (2, 1, None)
 
 
@@ -201,7 +202,7 @@ async def failing(jobs: Jobs, log: Log, act: Callable[[Job], object], **settings
 async def until_gone_or_buried(jobs: Jobs) -> None:
     with anyio.fail_after(20):
         while await jobs.state() not in (None, "done"):
-            await jobs.connection.flush()
+            await a_moment()
 
 
 async def test_failed_attempt_is_followed_by_the_next_with_its_history(jobs: Jobs, log: Log) -> None:
@@ -282,7 +283,7 @@ async def test_failed_job_waits_as_long_as_its_topic_says(jobs: Jobs, log: Log) 
         await log.has("attempt 1")
         with anyio.fail_after(20):
             while await jobs.state() != "delayed":
-                await jobs.connection.flush()
+                await a_moment()
     found = await jobs.store.find("mail", "1")
     assert found is not None
     assert found.job is not None
@@ -364,7 +365,7 @@ async def test_each_job_of_a_list_has_its_own_end(jobs: Jobs, log: Log) -> None:
     async with working(jobs, handler(handle, most=10, concurrency=1), settings=FAST):
         with anyio.fail_after(20):
             while (counts := await jobs.store.count("mail")).ready or counts.delayed:
-                await jobs.connection.flush()
+                await a_moment()
     seen = " ".join(log.lines).split()
     assert sorted(seen).count("1/1") == 1
     assert {"0/2", "2/2", "3/2"} <= set(seen)

@@ -21,6 +21,7 @@ from streams.pull_once import PullOnce
 from streams.specs import job_consumer
 from tests.support.job_workers import Log, handler, until_gone, working
 from tests.support.jobs import TOPIC, Jobs, open_jobs
+from tests.support.moments import a_moment
 from tests.support.processes import NATS, cluster, urls_of
 from tests.support.server import leading
 
@@ -121,7 +122,7 @@ async def test_jobs_are_run_while_the_account_is_full(tmp_path: Path) -> None:
             full_s, hold = monotonic_s(), work.worker.topic(TOPIC)._hold
             with anyio.fail_after(20):
                 while hold.confirmed_s < full_s:
-                    await connection.flush()
+                    await a_moment()
             assert await jobs.state("0") == "ready"  # a look is certain only if a message is stored, and none can be
             is_full.set()
             added = sum(isinstance(answer, Stored) for answer in answers)

@@ -274,7 +274,7 @@ async def test_what_was_fetched_ahead_and_will_not_be_run_soon_is_given_back(job
         await jobs.added(10)
         with anyio.fail_after(20):
             while len(topic.ready) < 8:
-                await jobs.connection.flush()
+                await a_moment()
         topic.fetch_ahead(0)  # the handler has become slow
         others = await jobs.pull(10)
         while len(others) < 8:

@@ -16,6 +16,7 @@ from streams.connection import Connection
 from streams.subjects import token_of
 from tests.support.job_workers import Log, handler, until_gone, working
 from tests.support.jobs import TOPIC, Jobs
+from tests.support.moments import a_moment
 
 FAST = {"backoff": "1ms", "backoff_cap": "2ms"}
 
@@ -57,7 +58,7 @@ async def test_overrun_is_told_in_the_dead_letter(jobs: Jobs) -> None:
         await jobs.add("1")
         with anyio.fail_after(20):
             while await jobs.state() != "done":
-                await jobs.connection.flush()
+                await a_moment()
     (letter,) = await jobs.dead()
     assert letter["reason"] == "attempt 1 of 1: TimeoutError: it overran its 1 s to run"
 
@@ -108,7 +109,7 @@ async def test_thread_that_overruns_keeps_its_place_and_says_nothing(
     async def told(event: str) -> None:
         with anyio.fail_after(20):
             while event not in events(caplog):
-                await jobs.connection.flush()
+                await a_moment()
 
     with caplog.at_level(logging.WARNING):
         async with working(jobs, handler(handle, is_async=False, ttr_ms=1_000, concurrency=1)) as work:
@@ -174,7 +175,7 @@ async def test_expired_job_is_not_run(jobs: Jobs, log: Log) -> None:
         await until_gone(jobs, "2")
         with anyio.fail_after(20):
             while await jobs.state("1") != "done":
-                await jobs.connection.flush()
+                await a_moment()
     assert log.lines == ["2"]
     (letter,) = await jobs.dead()
     assert letter["reason"].startswith("expired: it was not started in time: ")
@@ -197,7 +198,7 @@ async def test_job_whose_holders_vanished_too_often_is_buried_unrun(
         await until_gone(jobs, "2")
         with anyio.fail_after(20):
             while await jobs.state("1") != "done":
-                await jobs.connection.flush()
+                await a_moment()
     assert log.lines == ["2 3"]
     (letter,) = await jobs.dead()
     assert (letter["id"], letter["attempts"]) == ("1", 2)
@@ -214,7 +215,7 @@ async def test_message_that_is_no_job_is_set_aside(jobs: Jobs, log: Log) -> None
         await until_gone(jobs)
         with anyio.fail_after(20):
             while not await jobs.dead():
-                await jobs.connection.flush()
+                await a_moment()
     assert log.lines == ["1"]
     (letter,) = await jobs.dead()
     assert (letter["id"], letter["is_base64"]) == ("bad", True)
@@ -237,7 +238,7 @@ async def test_job_deleted_while_it_waits_here_is_not_begun(jobs: Jobs, log: Log
             await jobs.add(job_id)
         with anyio.fail_after(20):
             while len(topic.ready) < 3:
-                await connection.flush()
+                await a_moment()
         for job_id in ("2", odd_id):
             assert await jobs.store.delete(TOPIC, job_id) == "ready"
             gone = msgspec.json.encode({"topic": TOPIC, "key": token_of(job_id)})
@@ -269,7 +270,7 @@ async def test_paused_topic_begins_nothing_until_it_goes_on(jobs: Jobs, log: Log
         await work.topics.change(TOPIC, {"is_paused": True})
         with anyio.fail_after(20):
             while not work.topics.current(TOPIC).is_paused:
-                await jobs.connection.flush()
+                await a_moment()
         await jobs.add("later")
         with anyio.move_on_after(0.3):
             await log.has("later")
@@ -311,7 +312,7 @@ async def test_urgent_jobs_go_first_and_the_others_are_not_starved(jobs: Jobs, l
             await jobs.store.add_many([(jobs.make(f"{priority}{n}", priority=priority), "keep") for n in range(40)])
         with anyio.fail_after(20):
             while len(topic.ready) < 120:
-                await jobs.connection.flush()
+                await a_moment()
         release.set()
         await log.until(lambda log: len(log.lines) == 121)
         await work.end()
@@ -337,7 +338,7 @@ async def test_stop_lets_what_runs_end_and_gives_back_the_rest(jobs: Jobs, log: 
         await log.until(lambda log: log.count("begun") == 2)
         with anyio.fail_after(20):
             while len(topic.ready) < 6:
-                await jobs.connection.flush()
+                await a_moment()
         work.stop()
         unbegun = await jobs.pull(1)
         assert [delivery.delivered for delivery in unbegun] == [1]  # written anew: it has cost no attempt
@@ -398,7 +399,7 @@ async def test_finished_job_is_remembered_where_the_topic_says_so(jobs: Jobs, lo
         await jobs.add("1")
         with anyio.fail_after(20):
             while await jobs.state() != "done":
-                await jobs.connection.flush()
+                await a_moment()
         again = await jobs.add("1")
         assert isinstance(again, Clash)
         assert again.state == "done"

@@ -90,7 +90,7 @@ class Three:
         async with connect(server.url, name="other", namespace=self.jobs.namespace) as connection:
             while not came.is_set():
                 await connection.publish_core(inbox, b"")
-                await connection.flush()
+                await a_moment()
         await subscription.unsubscribe()
 
 

@@ -131,7 +131,7 @@ async def test_a_batch_is_scheduled_and_shown_by_command(server: EmbeddedServer,
         assert told.json()["topic"] == "schedule-targets"
         with anyio.fail_after(LONG_S):
             while not (batches := (await run("batch", "list", "--json", **where)).json()):
-                pass
+                await a_moment()
         shown = (await run("schedules", "show", NIGHTLY, **where)).out
         assert 'batch: count\nbody: {"input":' in shown
         assert len(batches) == 1

@@ -201,7 +201,7 @@ async def test_a_change_takes_back_all_that_was_added_ahead(ground: Ground, act:
         changed_ms = now_ms()
         with anyio.fail_after(20):
             while (entry := await ground.records.get(KEY)) is not None and decode_schedule(entry.raw).stale:
-                await anyio.lowlevel.checkpoint()
+                await a_moment()
         gone_ms = now_ms()
     dues = range(stored.start_ms + 1000, before.added_ms + 1, 1000)
     states = {due_ms: await ground.state(due_ms) for due_ms in dues}
@@ -628,7 +628,7 @@ async def test_what_is_known_of_a_removed_schedule_goes(ground: Ground, monkeypa
         await ground.schedules.remove("mail", "nightly", nonce="mine")
         with anyio.fail_after(60):
             while await ground.records.get(KEY) is not None:
-                await anyio.lowlevel.checkpoint()
+                await a_moment()
 
 
 async def test_another_definition_takes_the_place_of_the_first(ground: Ground) -> None:

@@ -29,6 +29,7 @@ from tests.support.desks import TOPIC, Office, open_office, open_second_office, 
 from tests.support.gateway import running_gateway
 from tests.support.job_workers import Log, handler, working
 from tests.support.jobs import Jobs
+from tests.support.moments import a_moment
 from tests.support.proxy import Proxy, proxy
 from tests.support.server import connected, freeze, thaw
 
@@ -103,7 +104,7 @@ async def test_one_add_whose_answer_is_late_is_not_there_again_after_its_end(
         asked = asyncio.ensure_future(office.try_add("one"))
         with anyio.fail_after(30):
             while await near.state("one") is None:
-                await connection.flush()
+                await a_moment()
         if end == "finish":
             for _ in range(2):
                 [answer] = await near.desk.finish([(await near.reserve()).receipt])
@@ -240,7 +241,7 @@ async def test_a_delete_that_was_asked_twice_is_not_told_that_nothing_was_there(
         asked = asyncio.ensure_future(client.jobs.delete("one", TOPIC))
         with anyio.fail_after(30):
             while await office.state("one") is not None:
-                await connection.flush()
+                await a_moment()
         wire.cut()
         with suppress(Timeout):
             assert await asked

@@ -184,7 +184,7 @@ async def test_the_job_of_a_caller_that_has_left_goes_back_at_once(client: Clien
     waits = [asyncio.create_task(client.jobs.reserve_many(TOPIC, wait=30)) for _ in range(2)]
     await office.add("before")
     while not any(wait.done() for wait in waits):
-        await anyio.wait_all_tasks_blocked()
+        await a_moment()
     [left] = [wait for wait in waits if not wait.done()]
     left.cancel()
     with suppress(asyncio.CancelledError):

@@ -13,6 +13,7 @@ from streams.specs import wanted
 from streams.subjects import Namespace
 from streams.topology import apply
 from tests.support.command import node
+from tests.support.moments import a_moment
 from tests.support.processes import free_ports
 
 WANTED = (
@@ -59,6 +60,7 @@ async def test_what_waits_is_told_by_one_node(
                 async with client.get(f"http://{figures}/metrics") as answer:
                     told = await answer.text()
                 missing = set(WANTED) - set(told.splitlines())
+                await a_moment()
         assert not missing, told
         since = re.search(r'penstock_jobs_ready_seconds\{topic="figured"\} (\S+)', told)
         assert since is not None

@@ -22,6 +22,7 @@ from penstock.api.service.service import DeskService
 from penstock.node.job_doors import open_desk
 from streams.clock import SYSTEM, now_ms
 from tests.support.cli import CommandLine
+from tests.support.moments import a_moment
 
 
 @asynccontextmanager
@@ -223,7 +224,7 @@ async def test_a_recurring_job_is_added_shown_paused_and_removed(cli: CommandLin
         assert (other.code, "replace it, or use another name" in other.err) == (1, True)
         with anyio.fail_after(20):
             while not (jobs := (await told(cli, "list", "mail"))["jobs"]):
-                await anyio.lowlevel.checkpoint()
+                await a_moment()
         assert [job["due_ms"] for job in jobs] == added["next_ms"][:1]
         assert jobs[0]["id"].startswith("nightly.20")
         print((await cli("schedules", "list")).ok().out)
@@ -235,12 +236,12 @@ async def test_a_recurring_job_is_added_shown_paused_and_removed(cli: CommandLin
         assert (await as_json(cli, "schedules", "pause", "mail/nightly"))["is_changed"]
         with anyio.fail_after(20):
             while (await told(cli, "count", "mail"))[0]["delayed"]:
-                await anyio.lowlevel.checkpoint()
+                await a_moment()
         assert (await as_json(cli, "schedules", "list"))[0]["next_ms"] == []
         job_id = (await as_json(cli, "schedules", "trigger", "mail/nightly"))["id"]
         with anyio.fail_after(20):
             while job_id not in [job["id"] for job in (await told(cli, "list", "mail", "--state", "ready"))["jobs"]]:
-                await anyio.lowlevel.checkpoint()
+                await a_moment()
         ahead = await cli("schedules", "backfill", "mail/nightly", "-1d", "now")
         assert (ahead.code, "-1d to now: has no occurrence" in ahead.err) == (2, True)
         told_of = await as_json(
@@ -265,7 +266,7 @@ async def test_one_that_is_due_once_is_over_after_it(cli: CommandLine) -> None:
         assert (await as_json(cli, *line))["is_new"]
         with anyio.fail_after(20):
             while (await told(cli, "count", "mail"))[0]["ready"] == 0:
-                await anyio.lowlevel.checkpoint()
+                await a_moment()
         shown = (await cli("schedules", "show", "mail/once")).ok().out
         assert f"when: once, {at[:19]}" in shown
         assert "state: over\n" in shown
@@ -274,7 +275,7 @@ async def test_one_that_is_due_once_is_over_after_it(cli: CommandLine) -> None:
         (await cli("jobs", "finish", job["receipt"])).ok()
         with anyio.fail_after(20):
             while (run := (await as_json(cli, "schedules", "show", "mail/once"))["runs"][0])["outcome"] != "finished":
-                await anyio.lowlevel.checkpoint()
+                await a_moment()
         assert run["due_ms"] <= run["started_ms"] <= run["ended_ms"]
         shown = (await cli("schedules", "show", "mail/once")).ok().out
         assert re.search(r"\nrun: 20[^ ]+Z, finished, started [^ ]+ later, took [^ ]+\n", shown), shown

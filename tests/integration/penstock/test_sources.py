@@ -19,6 +19,7 @@ from streams.publisher import Outgoing
 from streams.specs import sink_consumer
 from streams.topology import ensure_consumer
 from tests.support.cli import Answer, CommandLine
+from tests.support.moments import a_moment
 
 SHOP = SourceKey("mall", "s1")
 ACCOUNT = ("--account", "base_url=http://127.0.0.1:9", "--account", "shop=s1")
@@ -208,7 +209,7 @@ async def test_a_node_that_ended_long_ago_tends_no_source(cli: CommandLine) -> N
     await cli.records.session.bucket("NODES").put("ghost", msgspec.json.encode(NodeRecord(node="ghost", run="x")))
     with anyio.fail_after(60):
         while (await cli("sources", "list", "--json")).ok().json()[0]["node"]:
-            pass
+            await a_moment()
     assert (await cli("nodes", "--json")).ok().json() == []
 
 

@@ -27,6 +27,7 @@ from streams.specs import sink_consumer, wanted
 from streams.topology import apply, ensure_consumer
 from tests.support.command import node
 from tests.support.engine import a_mall, add_source, history_start_ms, running_node
+from tests.support.moments import a_moment
 from tests.support.sinks import Watched
 
 pytest.importorskip("opentelemetry.sdk.trace", reason="the extra `traces` is not installed")
@@ -101,7 +102,7 @@ async def test_what_a_program_adds_and_submits_is_one_trace_to_its_end(
             with anyio.fail_after(WITHIN_S):
                 for topic in ("traced-letters", "traced-plain"):
                     while (count := await client.jobs.count(topic)).ready or count.delayed:
-                        await connection.flush()
+                        await a_moment()
         assert await up.end(signal.SIGTERM) == 0
         assert up.process.stdout is not None
         made = printed(b"".join([chunk async for chunk in up.process.stdout]).decode())
@@ -138,11 +139,11 @@ async def test_a_fire_of_a_schedule_and_a_round_of_a_flow_each_begin_a_trace(
             await client.schedules.add("traced-letters/often", {}, every="1s")
             with anyio.fail_after(WITHIN_S):
                 while len((await client.schedules.show("traced-letters/often")).runs) < 3:
-                    await connection.flush()
+                    await a_moment()
                 while sum(one.new for one in (await client.flows.show("traced-pay")).rounds) < 3:
-                    await connection.flush()
+                    await a_moment()
                 while (count := await client.jobs.count(rows_topic("traced-pay"))).ready or count.reserved:
-                    await connection.flush()
+                    await a_moment()
         assert await up.end(signal.SIGTERM) == 0
         assert up.process.stdout is not None
         made = printed(b"".join([chunk async for chunk in up.process.stdout]).decode())

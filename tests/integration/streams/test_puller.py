@@ -12,6 +12,7 @@ from streams.errors import NoStream, PermissionDenied, StreamError
 from streams.publisher import Outgoing, Publisher
 from streams.puller import Delivery, Puller
 from streams.server import EmbeddedServer, embedded_server
+from tests.support.moments import a_moment
 from tests.support.server import add_consumer, add_stream, stream_state
 
 SECOND_NS = 1_000_000_000
@@ -37,25 +38,25 @@ async def numbers(connection: Connection, stream: str) -> dict[str, int]:
     return {name: value for name, value in info.items() if isinstance(value, int)}
 
 
-async def until(connection: Connection, check: Callable[[], bool]) -> None:
-    """Let the server answer again and again until `check` says yes."""
+async def until(check: Callable[[], bool]) -> None:
+    """Wait until `check` says yes."""
     with anyio.fail_after(30):
         while not check():
-            await connection.flush()
+            await a_moment()
 
 
 async def until_waiting(connection: Connection, stream: str, requests: int) -> None:
     """Ask until this many requests stand at the server."""
     with anyio.fail_after(30):
         while (await numbers(connection, stream))["num_waiting"] != requests:
-            await connection.flush()
+            await a_moment()
 
 
 async def until_left(connection: Connection, stream: str, messages: int) -> None:
     """Ask until this many messages are left: the server takes an ack a moment after it came."""
     with anyio.fail_after(30):
         while (await stream_state(connection, stream))["messages"] != messages:
-            await connection.flush()
+            await a_moment()
 
 
 # ---- deliveries
@@ -125,7 +126,7 @@ async def test_a_term_removes_it_and_tells_why(connection: Connection) -> None:
     async with Puller(connection, stream, "c", capacity=1) as puller:
         await (await puller.receive()).term("no JSON:\r\n+ACK")
         await connection.flush()
-        await until(connection, lambda: len(reasons) == 1)
+        await until(lambda: len(reasons) == 1)
     assert b'"reason":"no JSON:  +ACK"' in reasons[0]
     await until_left(connection, stream, 0)
 
@@ -187,7 +188,7 @@ async def test_many_are_received_at_once_but_not_waited_for_long(connection: Con
         got = [await puller.receive()]
         while len(got) < 20:
             got += await puller.receive_many(20 - len(got), 5)
-        await until(connection, lambda: puller.held == 25)
+        await until(lambda: puller.held == 25)
         started_s = anyio.current_time()
         rest = await puller.receive_many(10, 0.2)
         assert [delivery.seq for delivery in got + rest] == list(range(1, 26))
@@ -226,7 +227,7 @@ async def test_a_paused_puller_asks_for_nothing(connection: Connection) -> None:
         await fill(connection, 5)
         with anyio.fail_after(30):
             while (counts := await numbers(connection, stream))["num_pending"] != 5:
-                await connection.flush()
+                await a_moment()
         assert (counts["num_ack_pending"], puller.requested) == (0, 0)
         puller.set_capacity(2)
         seqs = []
@@ -242,7 +243,7 @@ async def test_at_its_end_it_gives_back_what_nobody_received(connection: Connect
     stream = await filled(connection, 10)
     async with Puller(connection, stream, "c", capacity=10) as puller:
         mine = await puller.receive()
-        await until(connection, lambda: puller.held == 10)
+        await until(lambda: puller.held == 10)
     with pytest.raises(StreamError, match="closed"):
         await puller.receive()
     await mine.ack()
@@ -274,7 +275,7 @@ async def test_it_goes_on_after_killed_servers(own_server: EmbeddedServer) -> No
                 await publisher.publish_many(
                     [Outgoing(subject, b"%d %d" % (kill, n), f"{kill} {n}") for n in range(300)]
                 )
-                await until(connection, lambda most=kill * 300: len(seen) > most)  # type: ignore[misc] # bound at once
+                await until(lambda most=kill * 300: len(seen) > most)  # type: ignore[misc] # bound at once
                 await own_server.kill()
                 await own_server.start()
             await until_left(connection, stream, 0)  # an ack that was lost with a server costs a redelivery
@@ -295,12 +296,12 @@ async def test_it_waits_for_its_consumer_and_says_so_once(
         ]
 
     async with Puller(connection, stream, "c", capacity=5) as puller:
-        await until(connection, lambda: len(told()) == 1)
+        await until(lambda: len(told()) == 1)
         await filled(connection, 1)
         with anyio.fail_after(20):
             await (await puller.receive()).ack()
         await connection.api(f"CONSUMER.DELETE.{stream}.c")
-        await until(connection, lambda: len(told()) == 3)
+        await until(lambda: len(told()) == 3)
         await add_consumer(connection, stream, "c")
         await fill(connection, 1)
         with anyio.fail_after(20):
@@ -369,7 +370,7 @@ async def test_deliveries_go_to_whoever_asked_for_them_as_they_come(connection: 
     stream = await filled(connection, 3)
     taken: list[Delivery] = []
     async with Puller(connection, stream, "c", capacity=3, deliver=taken.append) as puller:
-        await until(connection, lambda: len(taken) == 3)
+        await until(lambda: len(taken) == 3)
         assert [delivery.seq for delivery in taken] == [1, 2, 3]
         assert puller.held == 3
         await taken[0].ack_sync()
@@ -381,7 +382,7 @@ async def test_many_are_acknowledged_at_once_each_of_them_once(connection: Conne
     taken: list[Delivery] = []
     async with Puller(connection, stream, "c", capacity=20, deliver=taken.append) as puller:
         async with Puller(connection, stream, "c", capacity=10) as other:
-            await until(connection, lambda: len(taken) == 20)
+            await until(lambda: len(taken) == 20)
             foreign = await other.receive()
             await taken[0].ack()
             puller.ack_all([*taken, foreign])
@@ -397,7 +398,7 @@ async def test_puller_knows_of_trouble_with_its_consumer(connection: Connection)
     async with Puller(connection, stream, "c", capacity=1) as puller:
         assert not puller.is_troubled
         await connection.api(f"CONSUMER.DELETE.{stream}.c")
-        await until(connection, lambda: puller.is_troubled)
+        await until(lambda: puller.is_troubled)
         await add_consumer(connection, stream, "c")
         await fill(connection, 1)
         await puller.receive()
@@ -408,12 +409,12 @@ async def test_a_place_that_is_free_does_not_wait_for_others_to_become_free(conn
     stream = await filled(connection, 20)
     taken: list[Delivery] = []
     async with Puller(connection, stream, "c", capacity=20, deliver=taken.append) as puller:
-        await until(connection, lambda: len(taken) == 20)
+        await until(lambda: len(taken) == 20)
         for delivery in taken[:4]:
             await delivery.ack_sync()
         assert (puller.held, puller.requested) == (16, 1)  # too few became free for a request of their own
         await fill(connection, 4)
-        await until(connection, lambda: len(taken) == 24)
+        await until(lambda: len(taken) == 24)
 
 
 async def test_places_that_become_free_one_by_one_are_asked_for_together(
@@ -458,7 +459,7 @@ async def test_pulls_to_which_nothing_comes_become_rare_and_a_message_is_still_h
 
     monkeypatch.setattr(connection.client, "send", noted)
     async with Puller(connection, stream, "c", capacity=1, expires_s=0.1) as puller:
-        await until(connection, lambda: len(lasts) >= 4)
+        await until(lambda: len(lasts) >= 4)
         assert lasts[:4] == [1, 5, 24, 24]
         asked = len(lasts)
         await fill(connection, 1)
@@ -466,5 +467,5 @@ async def test_pulls_to_which_nothing_comes_become_rare_and_a_message_is_still_h
             delivery = await puller.receive()
         assert len(lasts) <= asked + 1  # it came to the pull that waited, or to the next one, if that had just ended
         await delivery.ack()
-        await until(connection, lambda: len(lasts) >= 6)
+        await until(lambda: len(lasts) >= 6)
         assert 1 in lasts[4:6]

@@ -16,6 +16,7 @@ from streams.publisher import Publisher
 from streams.server import EmbeddedServer
 from streams.watch import BEATS, HEARTBEAT_S, Watch
 from tests.support.buckets import add_bucket, bucket_of
+from tests.support.moments import a_moment
 from tests.support.proxy import proxy
 
 STATE = dict[str, bytes]
@@ -307,6 +308,7 @@ async def test_leaving_the_watch_stops_the_server_sending(connection: Connection
             assert consumer["config"]["deliver_subject"] == inbox
             if not consumer.get("push_bound"):
                 break
+            await a_moment()
     assert consumer["config"]["inactive_threshold"] > 0  # and so the server removes it
 
 

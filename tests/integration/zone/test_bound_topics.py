@@ -22,6 +22,7 @@ from streams.specs import Topology
 from streams.topology import apply
 from tests.support.job_workers import WITHIN_S, Log, Working, handler, working
 from tests.support.jobs import TOPIC, Jobs, open_jobs
+from tests.support.moments import a_moment
 from tests.support.server import topology_for
 
 SOON_S = 10.0
@@ -70,7 +71,7 @@ class Ground:
         await self.nodes.put("b1", msgspec.json.encode(record))
         with anyio.fail_after(WITHIN_S):
             while (known := self.members.live().get("b1")) is None or known.settled != record.settled:
-                await self.jobs.connection.flush()
+                await a_moment()
 
     async def put_map(self, shards: ShardMap) -> None:
         """Store a map. The node does not follow the bucket, as if its watch were behind."""
@@ -79,14 +80,14 @@ class Ground:
     async def until_may_run(self, bound: str) -> None:
         with anyio.fail_after(WITHIN_S):
             while not self.bounds.may_run(bound):
-                await self.jobs.connection.flush()
+                await a_moment()
 
     async def until_quiet(self) -> None:
         """Wait until the topic is not looked after: no job is there, and none is asked for."""
         topic = self.work.worker.topic(TOPIC)
         with anyio.fail_after(WITHIN_S):
             while topic.is_stirred or any(puller.capacity for puller in topic.pullers):
-                await self.jobs.connection.flush()
+                await a_moment()
 
 
 @asynccontextmanager
