@@ -163,3 +163,9 @@ def result_file(view: View, name: str = "") -> str:
 async def find_file(files: Files, view: View, name: str) -> FileInfo | None:
     """Return a file of the result: one that its reduce wrote, else one that its code put beside the uploads."""
     return await files.info(view.files_at + name) or await files.info(f"{view.instance_id}/{name}")
+
+
+def check_most(most: int, largest: int) -> None:
+    """Refuse a page that is too large, or has no room."""
+    if not 1 <= most <= largest:
+        raise BatchRefused(f"most {most}: use 1 to {largest}")

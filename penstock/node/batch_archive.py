@@ -73,14 +73,14 @@ class BatchArchive:
 
     async def _write_sheet(self, place: Path, instance_id: str) -> None:
         try:
-            head = await self._desk.sheet(instance_id)
+            head = await self._desk.items.sheet(instance_id)
         except BatchRefused:  # no item is known
             return
         parts = sheet_parts(head, pages_of(self._pages(instance_id)), "xlsx")
         await _write(place.with_name(f"{place.name}.xlsx"), parts)
 
     def _pages(self, instance_id: str) -> Callable[[str], Awaitable[ItemPage]]:
-        return lambda cursor: self._desk.items(instance_id, cursor=cursor, most=MOST)
+        return lambda cursor: self._desk.items.page(instance_id, cursor=cursor, most=MOST)
 
 
 async def _write(path: Path, parts: AsyncIterator[bytes]) -> None:

@@ -38,7 +38,7 @@ def accepts(batches: BatchDesk, sources: Sources) -> Callable[[Schedule], None]:
         if job.batch is None:
             return
         try:
-            batches.check(job.batch)
+            batches.new.check(job.batch)
         except UnknownTask as error:
             hint = "start the application that serves it, or see `penstock batch tasks`"
             raise BadRecurrence("batch", wanted.batch, "there is no such task", hint) from error

@@ -78,14 +78,14 @@ async def check(shared: GatewayState, call: HttpCall) -> HttpAnswer:
     with _telling(call):
         if file is None:
             with shared.load.work("other", call.caller.key):
-                seen = await shared.batches.look(new, [])
+                seen = await shared.batches.new.look(new, [])
             return HttpAnswer(FirstLook(task=new.task, unchecked=seen.unchecked))
-        shared.batches.check(new)  # before the file is read
+        shared.batches.new.check(new)  # before the file is read
         with shared.load.move(call.caller.key), shared.load.look():
             look = await shared.look_at_file(
                 new.task,
                 file.parts(),
-                lambda rows, shown: shared.batches.look(new, rows, shown=shown),
+                lambda rows, shown: shared.batches.new.look(new, rows, shown=shown),
                 name=new.name,
                 sheet=new.sheet,
                 encoding=new.encoding,
@@ -200,7 +200,7 @@ async def list_items(shared: GatewayState, call: HttpCall) -> HttpAnswer:
     """List an instance's items in their order, those that ended as wanted."""
     asked, view = query_of(ItemsQuery, call.query), await _own(shared, call)
     with shared.load.work("other", call.caller.key), _telling(call):
-        page: ItemPage = await shared.batches.items(
+        page: ItemPage = await shared.batches.items.page(
             view.instance_id, status=asked.status, cursor=asked.cursor, most=asked.limit
         )
     return HttpAnswer(ItemsShown(items=page.items, next=page.cursor))
@@ -257,9 +257,9 @@ async def sheet(shared: GatewayState, call: HttpCall) -> HttpAnswer:
     that is ignored when the sheet is handed in again. It is made while it is sent, so it has no Content-Length."""
     asked, view = query_of(SheetQuery, call.query), await _own(shared, call)
     with shared.load.work("other", call.caller.key), _telling(call):
-        head = await shared.batches.sheet(view.instance_id, status=asked.status)
+        head = await shared.batches.items.sheet(view.instance_id, status=asked.status)
     pages = pages_of(
-        lambda cursor: shared.batches.items(view.instance_id, status=asked.status, cursor=cursor, most=MOST_JOBS)
+        lambda cursor: shared.batches.items.page(view.instance_id, status=asked.status, cursor=cursor, most=MOST_JOBS)
     )
     part = "" if asked.status == "all" else f"-{asked.status}"
     name = f"{call.caller.outer(view.instance_id)}{part}.{asked.kind}"

@@ -33,7 +33,7 @@ async def submit(desk: BatchDesk, new: NewBatch, _question: Question) -> View:
 
 
 async def check(desk: BatchDesk, ask: CheckAsk, _question: Question) -> RowsSeen:
-    return await desk.look(ask, ask.rows, shown=ask.shown)
+    return await desk.new.look(ask, ask.rows, shown=ask.shown)
 
 
 async def show(desk: BatchDesk, ask: InstanceAsk, _question: Question) -> View:
@@ -68,11 +68,11 @@ async def list_batches(desk: BatchDesk, ask: InstancesAsk, question: Question) -
 
 
 async def items(desk: BatchDesk, ask: ItemsAsk, _question: Question) -> ItemPage:
-    return await desk.items(ask.id, status=ask.status, cursor=ask.cursor, most=ask.most)
+    return await desk.items.page(ask.id, status=ask.status, cursor=ask.cursor, most=ask.most)
 
 
 async def sheet(desk: BatchDesk, ask: SheetAsk, _question: Question) -> SheetHead:
-    return await desk.sheet(ask.id, status=ask.status)
+    return await desk.items.sheet(ask.id, status=ask.status)
 
 
 async def retry(desk: BatchDesk, ask: RetryAsk, _question: Question) -> View:

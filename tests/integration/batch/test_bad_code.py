@@ -183,7 +183,7 @@ async def node(connection: Connection) -> AsyncIterator[Plant]:
 
 
 async def told(node: Plant, view: View) -> list[Any]:
-    return [item.info for item in (await node.desk.items(view.instance_id)).items]
+    return [item.info for item in (await node.desk.items.page(view.instance_id)).items]
 
 
 # ---- 86: what it returns
@@ -290,7 +290,7 @@ async def test_91_the_same_item_twice_is_two_items_each_with_its_key(node: Plant
 async def test_92_what_changes_its_item_changes_it_for_itself_alone(node: Plant) -> None:
     view = await node.run("odd-map", [{"n": 1}])
     assert log.seen == [{"n": 1}, {"n": 1}]
-    page = await node.desk.items(view.instance_id)
+    page = await node.desk.items.page(view.instance_id)
     assert [(item.item, item.info) for item in page.items] == [({"n": 1}, "OSError: busy")]
 
 

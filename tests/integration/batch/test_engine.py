@@ -216,7 +216,7 @@ async def test_every_item_ends_as_its_code_says(node: Plant) -> None:
     assert view.counts == Counts(succeeded=6, failed=2, skipped=1)
     assert view.result == {"ok": 6, "failed": 2, "skipped": 1}
     assert (log.ran[4], log.ran[5], log.ran[2]) == (3, 2, 1)
-    page = await node.desk.items(view.instance_id)
+    page = await node.desk.items.page(view.instance_id)
     told = [(each.index, each.item, each.status, each.info) for each in page.items]
     assert told[1] == (1, "tell", "ok", {"ran": 1})
     assert told[2] == (2, "reject", "failed", "no such shop")
@@ -309,7 +309,7 @@ async def test_an_item_that_may_not_run_twice_begins_once_and_may_end_unknown(no
     view = await node.run("once-only", id="chosen")
     assert view.counts == Counts(succeeded=5, unknown=1)
     assert (log.ran, log.unmarked) == (Counter({0: 1, 3: 1, 4: 1, 5: 2}), [])
-    page = await node.desk.items("chosen", status="unknown")
+    page = await node.desk.items.page("chosen", status="unknown")
     assert [(each.index, each.info) for each in page.items] == [(1, "it was begun, and nobody knows how it ended")]
 
 
@@ -336,7 +336,7 @@ async def test_cancelled_what_runs_ends_and_the_rest_is_cancelled(node: Plant) -
             await a_moment()
     log.gate.set()
     view = await node.until(view.instance_id, "cancelled")
-    page = await node.desk.items(view.instance_id, status="ok")
+    page = await node.desk.items.page(view.instance_id, status="ok")
     assert [each.index for each in page.items] == [0, 4]
     assert (view.counts, log.ran) == (Counts(succeeded=2, cancelled=998), Counter([0, 4]))
     assert (await node.record(view.instance_id)).released == released < 250
@@ -431,7 +431,7 @@ async def test_what_there_is_not_is_told(node: Plant) -> None:
     with pytest.raises(UnknownInstance, match="no instance 'nothing'"):
         await node.desk.show("nothing")
     with pytest.raises(BatchRefused, match="cursor 'x'"):
-        await node.desk.items((await node.run("plain", [])).instance_id, cursor="x")
+        await node.desk.items.page((await node.run("plain", [])).instance_id, cursor="x")
 
 
 async def test_no_more_items_are_at_work_than_the_task_allows(node: Plant) -> None:

@@ -176,7 +176,7 @@ async def test_a_secret_that_is_gone_sends_no_request(connection: Connection, mo
 
 
 async def ends(node: Plant, view: View) -> dict[str, tuple[str | None, Any]]:
-    page = await node.desk.items(view.instance_id)
+    page = await node.desk.items.page(view.instance_id)
     return {each.item[1]["name"]: (each.status, each.info) for each in page.items}
 
 

@@ -110,7 +110,7 @@ def items_of(*keys: str) -> list[dict[str, object]]:
 
 
 async def shown(node: Plant, instance_id: str) -> list[ItemShown]:
-    return (await node.desk.items(instance_id)).items
+    return (await node.desk.items.page(instance_id)).items
 
 
 @pytest.mark.parametrize("task", ["keyed", "keyed-lists", "keyed-threads", "keyed-once"])

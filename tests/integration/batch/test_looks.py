@@ -35,7 +35,7 @@ async def test_a_process_that_stands_still_holds_a_look_up_once(connection: Conn
         still = await connection.subscribe(connection.namespace.batch_looks(TASK), take)
 
         async def ask(rows: Sequence[Raw], shown: int) -> RowsSeen:
-            return await node.desk.look(batch_of(TASK), rows, shown=shown)
+            return await node.desk.new.look(batch_of(TASK), rows, shown=shown)
 
         look = await first_look(TASK, sheet(tmp_path), ask)
         await still.unsubscribe()

@@ -92,7 +92,7 @@ async def test_items_of_a_chunk_that_is_gone_have_failed_and_all_others_end(
         assert view.counts == Counts(succeeded=ITEMS - len(lost), failed=len(lost))
         expected = [[at, None, "failed", LOST] if at in lost else [at, "ok", "ok", None] for at in range(ITEMS)]
         assert view.result == {"ends": expected, "counts": [ITEMS - len(lost), len(lost)]}
-        page = await node.desk.items("mine", status="failed")
+        page = await node.desk.items.page("mine", status="failed")
         assert [(each.index, each.item, each.info) for each in page.items] == [(at, None, LOST) for at in lost]
         assert f"{len(lost)} items: {LOST}" in view.reasons
         for at in range(ITEMS):

@@ -63,7 +63,7 @@ async def test_what_does_not_fit_the_message_is_left_out_and_no_item_runs_again(
     monkeypatch.setattr(contexts, "FEW_ITEMS", MANY)  # one chunk
     async with plant(connection, ["talkative"]) as node:
         view = await node.run("talkative")
-        page = await node.desk.items(view.instance_id, most=MANY, most_bytes=1 << 24)
+        page = await node.desk.items.page(view.instance_id, most=MANY, most_bytes=1 << 24)
     assert view.counts == Counts(succeeded=MANY)
     assert ran == Counter(range(MANY))
     told = [each.info for each in page.items]

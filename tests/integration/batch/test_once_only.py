@@ -143,7 +143,7 @@ async def test_what_a_dead_worker_had_begun_is_asked_for_when_it_is_cancelled(co
 async def test_an_item_out_of_its_time_is_not_run_beside_its_thread(connection: Connection) -> None:
     async with plant(connection, ["once-late"]) as node:
         view = await node.run("once-late")
-        page = await node.desk.items(view.instance_id)
+        page = await node.desk.items.page(view.instance_id)
     ends = [(each.status, each.info) for each in page.items]
     late = "took longer than allowed; it was begun, and nobody knows how it ended"
     assert ends == [("ok", None), ("unknown", late), ("ok", None)]

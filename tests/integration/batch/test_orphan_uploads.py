@@ -96,7 +96,7 @@ async def test_no_instance_is_made_of_a_file_that_may_be_removed_meanwhile(
         await files.put("mine/upload-0a1b2c3d", data())
         first = await node.submit("of-uploads", id="mine", file="mine/upload-0a1b2c3d", name="a.csv")
         await node.until("mine", "done")
-        monkeypatch.setattr("actors.batch.desk.FRESH_MS", -HOUR_MS)
+        monkeypatch.setattr("actors.batch.new_batches.FRESH_MS", -HOUR_MS)
         with pytest.raises(BatchRefused, match="send it again"):
             await node.submit("of-uploads", id="old", file="old/upload-0a1b2c3d", name="a.csv")
         again = await node.submit("of-uploads", id="mine", file="mine/upload-0a1b2c3d", name="a.csv")

@@ -293,4 +293,4 @@ async def test_no_item_of_a_batch_that_is_being_deleted_counts_as_lost(
         )
         await node.engine.instances.create(half)
         with pytest.raises(UnknownInstance):
-            await node.desk.items("half")
+            await node.desk.items.page("half")

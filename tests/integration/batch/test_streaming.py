@@ -97,7 +97,7 @@ async def test_items_run_before_the_split_has_ended_and_reduce_comes_after_all(c
     async with plant(connection, ["streaming"]) as node:
         await half_way(node)
         view = await node.desk.show("mine")
-        page = await node.desk.items("mine", most=3)
+        page = await node.desk.items.page("mine", most=3)
         assert (view.state, view.items, view.counts) == ("splitting", None, Counts(succeeded=5))
         assert [(each.item, each.status) for each in page.items] == [(0, "ok"), (1, "ok"), (2, "ok")]
         log.gate.set()
