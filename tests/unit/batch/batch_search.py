@@ -7,11 +7,13 @@ changes nothing. A process that dies is one that never goes on, so death needs n
 may begin in its place at any time.
 
 After every step the record must be sound, the counts must be what the log says by this file's own reckoning, every end
-and the first failure must be owed or told, each once, and at the end every state must have a way to an end.
+and the first failure must be owed or told, each once, and at the end every state must have a way to an end. What a
+state alone says is checked when the search first comes to it.
 """
 
 from collections import deque
 from collections.abc import Callable, Iterator
+from functools import cache
 from typing import NamedTuple
 
 import msgspec
@@ -99,10 +101,12 @@ def search(rules: Rules, *, most: int = 200_000) -> Found:
     while todo and len(seen) < most:
         world = seen[here := todo.popleft()]
         for after in steps(world, rules):
-            wrong = violations(world, after) + swept(world.record, after.record, rules)
+            key = _key(after)
+            wrong = [] if after.record is world.record else violations(world, after, rules)
+            if key not in seen:
+                wrong += unsound(after)
             if wrong:
                 return Found(len(seen), wrong, 0)
-            key = _key(after)
             before.setdefault(key, []).append(here)
             if key not in seen:
                 seen[key] = after
@@ -142,7 +146,7 @@ def steps(world: World, rules: Rules) -> Iterator[World]:
         moves.release(record, 1),
         rules.ending(record, 0.6, 1),
         moves.cancel(record, 1),
-        rules.counting(record, ended(world), POLICY, 1, chance=0, upto_seq=len(world.results)),
+        rules.counting(record, ended(world.results), POLICY, 1, chance=0, upto_seq=len(world.results)),
     ):
         if moved is not record:
             yield world._replace(record=moved)
@@ -212,17 +216,18 @@ def reduce_steps(world: World) -> Iterator[World]:
         yield world._replace(record=moves.reduced(record, fence, msgspec.Raw(b"{}"), 1), reduces=left)
 
 
-def ended(world: World) -> list[RoundEnded]:
+@cache
+def ended(results: tuple[Result, ...]) -> tuple[RoundEnded, ...]:
     """Return the log as executors write it: each result says what it takes back of an earlier pass."""
     found: list[RoundEnded] = []
-    for at, result in enumerate(world.results):
-        earlier = [each for each in world.results[:at] if each.chunk == result.chunk and each.end in ENDS[:2]]
+    for at, result in enumerate(results):
+        earlier = [each for each in results[:at] if each.chunk == result.chunk and each.end in ENDS[:2]]
         is_again, is_left, is_gone = (result.end == end for end in ("again", *ODD_ENDS))
         before = _counts(earlier[-1].end) if earlier else Counts(cancelled=int(result.round > 1_000))
         redone = before if result.end in ENDS[:2] else Counts()
         known = RoundEnded(at + 1, result.chunk, result.round, _counts(result.end), int(is_again), redone)
         found.append(known._replace(left=int(is_left), is_gone=is_gone))
-    return found
+    return tuple(found)
 
 
 def _counts(end: str) -> Counts:
@@ -232,8 +237,9 @@ def _counts(end: str) -> Counts:
 # ---- what must hold
 
 
-def violations(before: World, after: World) -> list[str]:
-    record, wrong = after.record, faults(after.record)
+def violations(before: World, after: World, rules: Rules) -> list[str]:
+    """Return what is wrong with a change of the record."""
+    record, wrong = after.record, list[str]()
     if record.state != before.record.state and record.state not in TRANSITIONS[before.record.state]:
         wrong.append(f"{before.record.state} became {record.state}")
     if record.seal is not None and before.record.seal is None and record.seal.fence != before.record.step_fence:
@@ -245,11 +251,22 @@ def violations(before: World, after: World) -> list[str]:
         parts = [part for part in record.staged if part.fence != made.fence]
         if (made.fence, parts[-1].chunks if parts else 0) not in [(fence, began) for fence, began, _ in before.splits]:
             wrong.append("what was made does not begin where what stood ends")
+    if record.counted_seq < before.record.counted_seq:
+        wrong.append("counted backwards")
+    if is_step_over(before.record, record) and not record.is_cancelling:
+        wrong.append("an older record tells that the one at work is over")
+    return wrong + _untold(after) + swept(before.record, record, rules)
+
+
+def unsound(world: World) -> list[str]:
+    """Return what is wrong with a state."""
+    record, wrong = world.record, faults(world.record)
+    made = made_so_far(record)
     for chunk in range(made.chunks if made is not None else 0):
-        if not {*earlier_rounds(record, chunk)} <= {each.round for each in after.results if each.chunk == chunk}:
+        if not {*earlier_rounds(record, chunk)} <= {each.round for each in world.results if each.chunk == chunk}:
             wrong.append("a pass that let a chunk out left no result of it")
     told = record.counts
-    log = after.results[: record.counted_seq]
+    log = world.results[: record.counted_seq]
     counted = {each.chunk: "failed" for each in log if each.end == "gone"}
     counted |= {each.chunk: each.end for each in log if each.end in ENDS[:2]}
     if record.state in ("reducing", "done"):
@@ -260,18 +277,14 @@ def violations(before: World, after: World) -> list[str]:
     lost = sum(each.end == "gone" for each in log)
     if record.is_cancelling and record.reason.endswith("items failed") and len(of_pass) + lost < CHUNKS:
         wrong.append(f"stopped by {len(of_pass)} failures of this pass")
-    if record.counted_seq < before.record.counted_seq:
-        wrong.append("counted backwards")
-    if is_step_over(before.record, record) and not record.is_cancelling:
-        wrong.append("an older record tells that the one at work is over")
     if record.passes == 1 and first_round(record, 0) != 1:
         wrong.append("the first pass does not begin with round 1")
-    return wrong + _untold(after)
+    return wrong
 
 
 def swept(before: Instance, after: Instance, rules: Rules) -> list[str]:
     """Return what is wrong with the files that may go: what might have gone is no result's later."""
-    fences = () if after is before else range(1, before.step_fence + 1)
+    fences = range(1, before.step_fence + 1)
     back = [at for at in fences if rules.sweeping(before, at) > rules.sweeping(after, at)]
     return [f"the files of fence {at} went" for at in back]
 
