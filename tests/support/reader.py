@@ -18,7 +18,7 @@ from tests.support.docs import LONG_RUNNING, Block, Page
 ELSEWHERE = ("just ", "export ", "nats ", "cp ")
 """Lines that set up the reader's own shell and folder, or need the `nats` command."""
 LOOK_AGAIN_S = 0.5
-"""A command costs a third of a second of a core, which the nodes need."""
+"""A command costs a third of a second of a core, which the nodes need. What takes long is looked at less often."""
 NODE = "--port 4222"
 """What the command of the reader's own node holds."""
 
@@ -73,13 +73,14 @@ class Reader:
 
     async def type_until(self, text: str, *, within_s: float = 90.0) -> str:
         """Run commands again until they succeed: the reader waits where the page says that something takes a while."""
-        give_up_s = monotonic_s() + within_s
+        begun_s = monotonic_s()
         while True:
             code, out = await self.type(text)
             if code == 0:
                 return out
-            assert monotonic_s() < give_up_s, f"{text}\n{out}"
-            await anyio.sleep(LOOK_AGAIN_S)
+            waited_s = monotonic_s() - begun_s
+            assert waited_s < within_s, f"{text}\n{out}"
+            await anyio.sleep(max(LOOK_AGAIN_S, waited_s / 5))
 
     async def see(self, text: str) -> str:
         """Run commands that have to succeed at once."""
