@@ -15,8 +15,6 @@ from streams.files import FileInfo, Files
 UPLOAD_BYTES = 200 * 1024 * 1024
 MOST_ROWS = 100
 """Rows that a retry names: each is searched for among the chunks."""
-SheetKind = Literal["xlsx", "csv", "jsonl"]
-"""The kinds of sheets that are written."""
 Wanted = Literal["all", "ok", "failed", "unknown", "skipped", "cancelled"]
 
 

@@ -27,13 +27,12 @@ from msgspec import Raw
 from actors.batch.rules.obstacles import BatchWhy
 from actors.batch.rules.refusals import BatchRefused
 from actors.batch.rules.row_looks import FirstLook
-from actors.batch.rules.sheet_lines import SheetHead
+from actors.batch.rules.sheet_lines import SheetHead, SheetKind
 from actors.batch.tasks import TaskRecord, UnknownTask
 from actors.batch.views import (
     UPLOAD_BYTES,
     ItemPage,
     ItemShown,
-    SheetKind,
     View,
     Wanted,
     find_file,

@@ -7,11 +7,13 @@ ignores.
 
 import codecs
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 from msgspec import Raw, Struct
 
+SheetKind = Literal["xlsx", "csv", "jsonl"]
+"""The kinds of sheets that are written."""
 STATUS, REASON, ROW = "status", "reason", "row"
 FAILED = "penstock_failed"
 """The column with the reason in a sheet that is handed in again. Whoever reads a sheet leaves it out."""

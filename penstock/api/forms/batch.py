@@ -13,8 +13,9 @@ from msgspec.structs import asdict
 
 from actors.batch.rules.callbacks import LONGEST_URL
 from actors.batch.rules.row_looks import SHOWN
+from actors.batch.rules.sheet_lines import SheetKind
 from actors.batch.tasks import TaskRecord
-from actors.batch.views import MOST_ROWS, Beat, ItemShown, SheetKind, View, Wanted
+from actors.batch.views import MOST_ROWS, Beat, ItemShown, View, Wanted
 from actors.runtime.rules.setting_values import Duration
 from penstock.api.forms.jobs import Delay, Most
 from penstock.api.forms.reading import RequestForm, picked

@@ -12,8 +12,8 @@ from anyio import CancelScope
 
 from actors.batch.desk import BatchDesk
 from actors.batch.rules.row_looks import AskRows, FirstLook
-from actors.batch.rules.sheet_lines import SheetHead
-from actors.batch.views import ItemShown, SheetKind
+from actors.batch.rules.sheet_lines import SheetHead, SheetKind
+from actors.batch.views import ItemShown
 from actors.fetch.source_desk import SourceDesk
 from actors.flow.desk import FlowDesk
 from actors.flow.rates_desk import RatesDesk

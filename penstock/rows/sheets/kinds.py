@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 from actors.batch.rules.encodings import known_encoding, unknown_encoding
-from actors.batch.views import SheetKind
+from actors.batch.rules.sheet_lines import SheetKind
 from penstock.rows.sheets.limits import BadSheet
 
 __all__ = ["GUESSED", "MARKED", "InputKind", "SheetKind", "check_encoding", "kind_of"]
