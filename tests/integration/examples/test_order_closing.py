@@ -6,6 +6,7 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
@@ -17,6 +18,7 @@ import pytest
 from streams.clock import monotonic_s
 from tests.support.command import plain_environment
 from tests.support.docs import ROOT
+from tests.support.moments import MOMENT_S
 from tests.support.processes import free_ports
 from tests.support.programs import WITHIN_S, Program, program
 
@@ -38,6 +40,7 @@ class Story(NamedTuple):
         give_up_s = monotonic_s() + WITHIN_S
         while any(self.counts(topic)[state] for state in ("delayed", "ready", "reserved")):
             assert monotonic_s() < give_up_s, self.counts(topic)
+            time.sleep(MOMENT_S)
 
     def counts(self, topic: str) -> dict[str, int]:
         with urllib.request.urlopen(f"{self.gateway}/v1/topics/{topic}") as answer:
