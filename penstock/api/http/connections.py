@@ -323,7 +323,7 @@ class _Gently:
         elif data.startswith(b"HTTP/1.1 ") and not data.startswith(b"HTTP/1.1 1"):
             self._head = data
             return
-        if not self._connection.is_shut:  # several requests of one client may run when it is shut
+        if not self._connection.is_shut and not self.is_closing():  # several requests of one client may run then
             self._connection.transport.write(data)
 
     def flush(self) -> None:

@@ -134,3 +134,18 @@ async def test_a_node_serves_http_and_heeds_its_signals_itself(tmp_path: Path) -
             assert (await reserve(client, "t"))[0]["id"] == "1"
             assert await running.end(signal.SIGTERM) == 0
     assert not [one for one in running.lines if one["logger"].startswith("uvicorn")]
+
+
+async def test_clients_that_vanish_before_their_answers_are_no_fault_of_the_node(tmp_path: Path) -> None:
+    async with node("--data", str(tmp_path), "--sink", "none", "--http", "127.0.0.1:0") as running:
+        port = (await running.logged("gateway.listens"))["port"]
+        await running.logged("node.ready")
+        async with ClientSession(f"http://127.0.0.1:{port}") as client:
+            await add(client, "t", [{"delay_ms": 60_000, "body": "x" * 100_000} for _ in range(9)], 200)
+            many = b"GET /v1/topics/t/jobs HTTP/1.1\r\nHost: localhost\r\n\r\n"
+            for _ in range(20):
+                async with connected_to(port) as vanishing:
+                    await vanishing.send(many * 8)
+            await add(client, "t", {"id": "last"})
+        assert await running.end(signal.SIGTERM) == 0
+    assert not [one for one in running.lines if one["event"] == "gateway.failed"]
