@@ -10,7 +10,7 @@ from penstock.admin.source_door import read_source
 from penstock.cli.batch import open_batches
 from penstock.cli.call import CommandCall, command
 from penstock.cli.held import open_jobs
-from penstock.errors import NotAccepted, PenstockError, UsageError
+from penstock.errors import NotAccepted, PenstockError, Timeout, Unavailable, UsageError
 from penstock.times import span_text, time_text
 from streams.clock import now_ms
 
@@ -54,12 +54,17 @@ async def _why(
     """Tell what is in the way of a job, a batch or its item, a row of a flow, a source or its slice, and until when."""
     is_any = not topic and item is None and row is None
     found: list[Why] = [*await _slice(call, id_)] if is_any else []  # it needs no node
-    if not found and item is None and row is None:
-        found += await _job(call, id_, topic)
-    if not topic and not any(_kind(each) == "slice" for each in found):
-        found += await _batch(call, id_, item, row)
-        if is_any:
-            found += [*await _source(call, id_), *await _row(call, id_)]
+    sources = await _source(call, id_) if is_any and not found else []  # nor does this
+    try:
+        if not found and item is None and row is None:
+            found += await _job(call, id_, topic)
+        if not topic and not any(_kind(each) == "slice" for each in found):
+            found += await _batch(call, id_, item, row)
+            found += [*sources, *(await _row(call, id_) if is_any else [])]
+    except (Unavailable, Timeout):
+        if not sources:
+            raise
+        found = [*sources]
     if not found:
         raise PenstockError(f"{id_[:80]}: no job, batch, source, slice or row of a flow is called so")
     for each in found:

@@ -357,6 +357,15 @@ async def test_a_source_is_shown_with_where_each_setting_comes_from(cli: Command
     assert "45s" in for_people
 
 
+async def test_a_person_learns_why_a_source_is_not_read_while_no_node_lives(
+    cli: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.cli.held.ASK_S", 0.5)  # for jobs of that name, which only a node knows
+    (await cli(*ADD)).ok()
+    [told] = (await cli("why", "mall/s1", "--json")).ok().json()
+    assert (told["kind"], told["code"]) == ("source", "nobody")
+
+
 async def test_a_person_learns_why_a_slice_is_not_read(cli: CommandLine) -> None:
     """No node runs here but records of nodes."""
     (await cli(*ADD, "--start", "-2d")).ok()
