@@ -110,6 +110,7 @@ async def open_source_client(records: Records, source: SourceKey) -> AsyncIterat
             logins=logins,
             time=time,
             clock=records.clock,
+            stamp=records.clock.now_ms,
         )
         yield SourceClient(source, adapter, session)
 

@@ -123,7 +123,7 @@ def longest_wait_ms(settings: FetchSettings) -> float:
 
 
 class PlatformSession:
-    """Sends requests to one source's platform for one slice."""
+    """Sends requests to one source's platform for one slice. `stamp`: gives the time of a request that is sent."""
 
     def __init__(
         self,
@@ -136,8 +136,12 @@ class PlatformSession:
         logins: Logins,
         time: AttemptTime,
         clock: Clock,
+        stamp: Callable[[], int],
         learned: LearnedLimits | None = None,
     ) -> None:
+        self.sent_ms = 0
+        """When the last request was sent."""
+        self._stamp = stamp
         self._learned = learned
         self._work = work
         self._adapter = adapter
@@ -307,7 +311,7 @@ class PlatformSession:
         settings, declared, platform = self._work.settings, self._adapter.declaration, self._work.source.platform
         await self._pace(is_detail=is_detail)
         async with self._budgets.one_of(platform, settings.concurrency):
-            request = called(make, self._clock.now_ms())
+            request, self.sent_ms = called(make, self._clock.now_ms()), self._stamp()
             timeout_s = min(declared.timeout_s, settings.request_timeout_ms / 1000)
             return await self._transport.send(request, timeout_s=timeout_s, most_bytes=declared.largest_answer)
 

@@ -139,7 +139,7 @@ class WindowReader:
         self._kept = UnfinishedReadings()
         self._obeying = Obeying()
         self._recent = RecentSources()
-        self._last_read_ms = 0
+        self._last_sent_ms = 0
         self.orders_a_message = 1.0
         """How many orders a message of this node has carried lately, on average."""
 
@@ -256,7 +256,7 @@ class WindowReader:
                 if rows and not work.is_trusted:
                     await self._note_readable(work.source)
                 self._check_source(work, progress)
-                batch = progress.take(rows, self._read_ms())
+                batch = progress.take(rows, session.sent_ms)
                 self._check_clock(work, progress, asked_ms)
                 reach("fetch")
                 if batch is not None:
@@ -303,11 +303,11 @@ class WindowReader:
         fence, began_ms = work.slice.fence, self._clock.now_ms()
         return UnfinishedReading(adapter, window, reading, new, fence=fence, record=record, began_ms=began_ms)
 
-    def _read_ms(self) -> int:
-        """Return a time for an answer: the version of its rows if the platform has none. Later answers get later
-        ones."""
-        self._last_read_ms = max(self._clock.now_ms(), self._last_read_ms + 1)
-        return self._last_read_ms
+    def _stamp_ms(self) -> int:
+        """Return a time for a request: the version of its rows if the platform has none. Later requests get later ones.
+        When the answer comes says less: it may have been on its way while this node stood still, and others asked."""
+        self._last_sent_ms = max(self._clock.now_ms(), self._last_sent_ms + 1)
+        return self._last_sent_ms
 
     def _session(self, work: ReadSlice, adapter: Adapter, time: AttemptTime) -> PlatformSession:
         return PlatformSession(
@@ -319,6 +319,7 @@ class WindowReader:
             logins=self._logins,
             time=time,
             clock=self._clock,
+            stamp=self._stamp_ms,
             learned=self._learned,
         )
 
@@ -374,8 +375,8 @@ class WindowReader:
             return STEP_MS
 
     async def _publish(self, work: ReadSlice, progress: UnfinishedReading, batch: Batch, number: int) -> None:
-        """Publish a page. If versions have no order (a hash), the version becomes the time of the reading: the
-        platform's later state is the one that was read later."""
+        """Publish a page. If versions have no order (a hash), the version becomes the time of the request:
+        the platform's later state is the one that was asked for later."""
         platform, source = work.source.platform, work.source.source
         is_ordered = progress.adapter.declaration.is_version_ordered
         now_ms = self._clock.now_ms()

@@ -34,6 +34,7 @@ from tests.support.engine import (
     stored_orders,
 )
 from tests.support.manners import SHOP, Judged, add_manner, judge, read_to_end, store_all
+from tests.support.moments import a_moment
 
 PAGES: dict[str, Any] = {"style": "one", "size": 20, "total": "total"}
 PARAMS = {"shop": "{account.shop}", "from": "{window.start}", "to": "{window.end}", "limit": "{page.size}"}
@@ -121,6 +122,30 @@ async def test_a_state_that_comes_back_is_stored_again(
             await backfill(connection, publisher, node, mall)
         states = [json.loads(bytes(order.body))["state"] for order in await stored_orders(connection)]
     assert states == ["open", "held", "open"]
+
+
+async def test_an_answer_that_was_asked_for_first_and_comes_last_is_the_earlier_state(
+    connection: Connection, publisher: Publisher
+) -> None:
+    """As on a link that stalls, or on a node that stands still while the answer is on its way. No look comes later."""
+    at_ms, is_first = 0, True
+
+    async def answer(request: web.Request) -> web.StreamResponse | None:
+        nonlocal is_first
+        if not int(request.query["from"]) <= at_ms < int(request.query["to"]):
+            return web.json_response({"orders": [], "total": 0})
+        state, is_first = "open" if is_first else "held", False
+        while state == "open" and not await stored_orders(connection):
+            await a_moment()
+        return web.json_response({"orders": [{"id": "tea", "state": state, "modified_ms": at_ms}], "total": 1})
+
+    async with a_mall(ago_ms=70_000, gate=answer) as mall, running_node(connection, publisher) as node:
+        at_ms = history_start_ms(mall) + 20_000  # on a seam, so that both windows list it
+        wide: dict[str, Any] = {"slice": "20s", "overlap_before": "5s", "overlap_after": "5s", "again": []}
+        await add_manner(connection, publisher, mall, adapter_table(record=HASHED), **wide)
+        await read_to_end(node, mall, within_s=WITHIN_S)
+        found = {order.version: json.loads(bytes(order.body))["state"] for order in await stored_orders(connection)}
+    assert (sorted(found.values()), found[max(found)]) == (["held", "open"], "held")
 
 
 @pytest.mark.parametrize("paging", ["one", "link"])
