@@ -79,7 +79,8 @@ class JobRemovals:
 
     async def kick_delayed(self, topic: str, job_id: str, mark: Past = NO_MARK) -> bool:
         """Make a delayed job ready now. Return False if there is none. `mark`: the same in each repeat of this kick,
-        known until its time, which makes no later job ready. Raises as `delete`."""
+        known until its time, which makes no later job ready. With one it takes up to a second if the server is about to
+        fire the job. Raises as `delete`."""
         outcome = RevisionConflict("it keeps moving; kick it again", subject=job_id)
         is_doubtful = False  # a try of ours may have done it
         with unknown_once(lambda: is_doubtful, job_id, "perhaps done"):
@@ -92,8 +93,8 @@ class JobRemovals:
                     if is_doubtful:
                         break
                     return False
-                if self._reads.is_firing(found):
-                    return True  # it is about to be ready
+                if not mark[0] and self._reads.is_firing(found):
+                    return True  # it is about to be ready, and nothing is to be known of this kick
                 job = replace(found.job, due_ms=self._jobs.clock.now_ms(), past=marked(found.job.past, mark))
                 seq = await self._jobs.move(self._made_ready(found, job))
                 if isinstance(seq, int):

@@ -829,6 +829,16 @@ async def test_a_repeat_of_a_kick_by_id_makes_no_later_job_ready(office: Office,
     assert await office.state("a") == "ready"
 
 
+@pytest.mark.three_servers
+async def test_a_kick_just_before_the_job_is_due_leaves_its_mark_too(office: Office) -> None:
+    await office.add("a", delay_ms=300)
+    assert await office.desk.kick(TOPIC, "a", nonce="mine") == 1
+    await office.desk.finish([(await office.reserve()).receipt])
+    await office.add("a", delay_ms=3_600_000)
+    assert await office.desk.kick(TOPIC, "a", nonce="mine") == 1
+    assert await office.state("a") == "delayed"
+
+
 async def test_a_kick_goes_on_over_several_pages(office: Office) -> None:
     """A page of jobs has at most 4 MiB."""
     await office.try_add(*[f"{n}" for n in range(25)], body="x" * 200_000, delay_ms=3_600_000)
