@@ -107,7 +107,8 @@ class JobDone(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """A job that is over, known until the server forgets it. `id`: its key where only that was known. `receipt`: the
     mark of the receipt by which it ended, so that the same holder hears the same answer again. `past`: the adds that
     are over, the job's own among them. `free_ms`: when its id is free, if the record is kept for longer. 0: when the
-    server forgets it. `first_ms`: when the job was first handed out. 0: never, or that is not known."""
+    server forgets it. `first_ms`: when the job was first handed out. 0: never, or that is not known. `added_ms`: of the
+    job, 0: not known."""
 
     topic: str
     id: str
@@ -117,6 +118,7 @@ class JobDone(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     past: tuple[Past, ...] = ()
     free_ms: int = 0
     first_ms: int = 0
+    added_ms: int = 0
 
 
 class NewJob(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):

@@ -287,6 +287,7 @@ class JobDeliveries:
             past=past,
             free_ms=free_ms,
             first_ms=job.first_ms,
+            added_ms=job.added_ms,
         )
         subject = self._jobs.subject("done" if remember_s else FREE_TOKEN, topic, key)
         return Move(subject, encode_job(done), self._jobs.subject("*", topic, key), delivery.seq, ttl_s=ttl_s)

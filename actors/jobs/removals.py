@@ -131,8 +131,15 @@ class JobRemovals:
     def _deletion(self, found: Found, nonce: str, trace_ms: int) -> Move:
         topic, key, now_ms = found.topic, found.key, self._jobs.clock.now_ms()
         past = marked(past_of(found.known, now_ms=now_ms) if found.known else (), (nonce, now_ms + trace_ms))
-        first_ms = found.job.first_ms if found.job else 0
-        record = JobDone(topic=topic, id=found.id, finished_ms=now_ms, outcome="deleted", past=past, first_ms=first_ms)
+        record = JobDone(
+            topic=topic,
+            id=found.id,
+            finished_ms=now_ms,
+            outcome="deleted",
+            past=past,
+            first_ms=found.job.first_ms if found.job else 0,
+            added_ms=found.job.added_ms if found.job else 0,
+        )
         return Move(
             self._jobs.subject(FREE_TOKEN, topic, key),
             encode_job(record),

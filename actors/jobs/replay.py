@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from actors.jobs.adds import Clash, Stored
 from actors.jobs.dead_letters import ENGINE, job_again, job_of
-from actors.jobs.rules.job_rules import marked
+from actors.jobs.rules.job_rules import is_void, marked
 from actors.jobs.store import JobStore
 from streams.clock import Clock
 from streams.connection import Connection
@@ -85,18 +85,25 @@ class JobReplay:
 
     async def send_again(self, entries: Sequence[LogEntry], mark: Past = NO_MARK) -> list[ReplayedJob]:
         """Store the job of each dead letter anew, then remove the dead letter. The ones that cannot be sent stay, with
-        the reason.
+        the reason. One whose job was finished or deleted all the same is removed alone.
         Raises Disconnected, OutcomeUnknown, NoStream. A repeat is harmless."""
-        now_ms, replayed, jobs = self._clock.now_ms(), dict[int, ReplayedJob](), list[tuple[int, JobRecord]]()
+        now_ms, replayed, dead, jobs = self._clock.now_ms(), dict[int, ReplayedJob](), dict[int, JobRecord](), []
         for entry in entries:
             try:
-                job = job_of(decode_dead_letter(entry.payload))
-                job = job_again(job, letter_seq=entry.seq, now_ms=now_ms)
-                jobs.append((entry.seq, replace(job, past=marked(job.past, mark))))
+                dead[entry.seq] = job_of(decode_dead_letter(entry.payload))
             except MalformedMessage as error:
                 replayed[entry.seq] = ReplayedJob(
                     entry.seq, entry.subject.rpartition(".")[2], False, f"holds no job: {error}"
                 )
+        keys = [(job.topic, token_of(job.id)) for job in dead.values()]
+        known = await self._store.find_many(keys, is_sure=True) if keys else {}
+        for (seq, job), key in zip(dead.items(), keys, strict=True):
+            done = known[key].done if key in known else None
+            if done is not None and is_void(job, done):
+                replayed[seq] = ReplayedJob(seq, job.id, True, f"job {job.id} of {job.topic} was {done.outcome}")
+                continue
+            anew = job_again(job, letter_seq=seq, now_ms=now_ms)
+            jobs.append((seq, replace(anew, past=marked(anew.past, mark))))
         answers = await self._store.add_many([(job, "keep") for _, job in jobs]) if jobs else []
         for (seq, job), answer in zip(jobs, answers, strict=True):
             replayed[seq] = await self._judge(seq, job, answer)

@@ -491,6 +491,7 @@ class JobReservations:
             past=past,
             free_ms=freed_ms(now_ms=at_ms, remember_s=remember_s, ttl_s=ttl_s),
             first_ms=found.job.first_ms if found.job else 0,
+            added_ms=found.job.added_ms if found.job else 0,
         )
         subject = self._jobs.subject("done" if remember_s else FREE_TOKEN, topic, key)
         thing = self._jobs.subject("*", topic, key)

@@ -276,6 +276,12 @@ def ended_otherwise(job: JobRecord, found: JobRecord | JobDone) -> bool:
     return is_in_past(found, job.nonce) and not is_given_up
 
 
+def is_void(letter: JobRecord, done: JobDone) -> bool:
+    """Return whether the job of a dead letter came to another end. `done`: what is known of the last job of its id.
+    Whoever wrote the letter did not learn that it was stored, and so has not taken it back."""
+    return letter.added_ms == done.added_ms and done.outcome not in ("buried", "expired")
+
+
 def had_another_body(found: JobRecord | JobDone, nonce: str) -> bool:
     """Return whether the add that had this nonce, and is over, had another body."""
     return any(add_of(each) == add_of(nonce) and each != nonce for each, _ in found.past)

@@ -635,6 +635,31 @@ async def test_what_ends_while_it_is_buried_is_no_dead_letter(
     assert await office.dead() == []
 
 
+@pytest.mark.parametrize("end", ["delete", "finish", None])
+async def test_a_dead_letter_whose_job_came_to_another_end_runs_nothing(
+    office: Office, monkeypatch: pytest.MonkeyPatch, end: str | None
+) -> None:
+    """The bury had no answer, and its caller asked no more."""
+
+    async def lose(*given: Any) -> list[int | StreamError]:
+        await write_dead_letters(*given)
+        return [OutcomeUnknown("no answer", subject="")]
+
+    await office.add("a")
+    receipt = (await office.reserve()).receipt
+    with monkeypatch.context() as patch:
+        patch.setattr("actors.jobs.reservations.write_dead_letters", lose)
+        assert codes_of(await office.desk.bury([receipt])) == ["unknown"]
+    if end is None:
+        assert codes_of(await office.desk.bury([receipt])) == ["ok"]
+    else:
+        ended = office.desk.delete(TOPIC, "a") if end == "delete" else office.desk.finish_by_id("a")
+        assert (await ended).code == "ok"
+    assert len(await office.dead()) == 1
+    await office.desk.kick(TOPIC, "a")
+    assert (await office.state("a") == "ready", await office.dead()) == (end is None, [])
+
+
 @pytest.mark.three_servers
 async def test_finish_by_id_finds_what_was_reserved_just_now(office: Office) -> None:
     """Of three servers one may be a moment behind, and be the one that is asked."""
