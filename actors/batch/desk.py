@@ -154,14 +154,16 @@ class BatchDesk:
         views = (view for view in map(self._view, found) if (not state or view.state == state) and is_shown(view))
         return page_of(views, most, most_bytes, lambda view: view.place)
 
-    async def _change(self, instance_id: str, meant: Meant, move: Callable[[Instance], Instance]) -> Instance:
+    async def _change(
+        self, verb: str, instance_id: str, meant: Meant, move: Callable[[Instance], Instance]
+    ) -> Instance:
         """Apply `move` to an instance, once for all tries of a call."""
-        return await self._instances.move(check_token("instance", instance_id), meant.once(move))
+        return await self._instances.move(check_token("instance", instance_id), meant.once(verb, move))
 
     async def start(self, instance_id: str, meant: Meant = ANY) -> View:
         """Let it begin now, though it waits for its time or for the end of another one. A repeat changes nothing."""
         now_ms = self._clock.now_ms()
-        record = await self._change(instance_id, meant, lambda before: moves.begin_now(before, now_ms))
+        record = await self._change("start", instance_id, meant, lambda before: moves.begin_now(before, now_ms))
         if record.state in FINAL:
             reason = f"{instance_id} is {record.state}; `penstock batch retry {instance_id}` runs it again"
             raise BatchRefused(reason, code="state")
@@ -169,16 +171,16 @@ class BatchDesk:
 
     async def pause(self, instance_id: str, meant: Meant = ANY) -> View:
         """Start nothing more of it. Running items end."""
-        return self._view(await self._change(instance_id, meant, moves.pause))
+        return self._view(await self._change("pause", instance_id, meant, moves.pause))
 
     async def resume(self, instance_id: str, meant: Meant = ANY) -> View:
         """Go on with it."""
-        return self._view(await self._change(instance_id, meant, moves.resume))
+        return self._view(await self._change("resume", instance_id, meant, moves.resume))
 
     async def cancel(self, instance_id: str, meant: Meant = ANY) -> View:
         """End it. Running items end, the rest is cancelled."""
         now_ms = self._clock.now_ms()
-        return self._view(await self._change(instance_id, meant, lambda before: moves.cancel(before, now_ms)))
+        return self._view(await self._change("cancel", instance_id, meant, lambda before: moves.cancel(before, now_ms)))
 
     async def retry(
         self, instance_id: str, items: Sequence[int] = (), *, rows: Sequence[int] = (), meant: Meant = ANY
@@ -186,7 +188,7 @@ class BatchDesk:
         """Run failed or cancelled items again, or only these items, or those of these rows of the sheet, and make the
         result anew."""
         before = await self._instances.get(check_token("instance", instance_id))
-        if meant.is_done(before):
+        if meant.is_done(before, "retry"):
             return self._view(before)
         if before.state not in FINAL:
             reason = f"{instance_id} is {shown_state(before)}; only what is done, failed or cancelled can be retried"
@@ -194,7 +196,7 @@ class BatchDesk:
         check_items(before, items)
         named = await self.items.named(before, items, rows)
         told = await self.items.reasons_of(before, named)
-        after = await self._change(instance_id, meant, lambda record: moves.retry(record, named, told))
+        after = await self._change("retry", instance_id, meant, lambda record: moves.retry(record, named, told))
         if after.state == before.state:
             reason = f"{instance_id}: nothing failed, so there is nothing to run again; name items to do so"
             raise BatchRefused(reason, code="state")
@@ -203,7 +205,7 @@ class BatchDesk:
     async def delete(self, instance_id: str, meant: Meant = ANY) -> View:
         """Remove an instance that is over, with its items and files. Return how it stood."""
         now_ms = self._clock.now_ms()
-        record = await self._change(instance_id, meant, lambda before: moves.delete(before, now_ms))
+        record = await self._change("delete", instance_id, meant, lambda before: moves.delete(before, now_ms))
         if not record.deleted_ms:
             reason = f"{instance_id} is {shown_state(record)}; cancel it first (`penstock batch cancel {instance_id}`)"
             raise BatchRefused(f"{reason}, and delete it when it is over", code="state")

@@ -14,26 +14,27 @@ MOST_CALLS = 16
 
 class Meant(NamedTuple):
     """Which instance a call is about, and which call it is. `created_ms`: of the instance, since a later one of its id
-    is another. 0: whichever has the id. `nonce`: the same in each try of the call. Empty: it is tried once."""
+    is another. 0: whichever has the id. `nonce`: the same in each try of the call. Empty: it is tried once. A call of
+    another verb is another one, though it has the same nonce."""
 
     created_ms: int = 0
     nonce: str = ""
 
-    def is_done(self, record: Instance) -> bool:
+    def is_done(self, record: Instance, verb: str) -> bool:
         """Return whether a try of the call was done. Raises BatchRefused if the record is another instance's."""
         if self.created_ms not in (0, record.created_ms):
             reason = f"the {record.instance_id} that was meant was deleted, and its id is another instance's now"
             raise BatchRefused(reason, code="not_found")
-        return self.nonce in record.calls
+        return f"{verb} {self.nonce}" in record.calls
 
-    def once(self, move: Callable[[Instance], Instance]) -> Callable[[Instance], Instance]:
+    def once(self, verb: str, move: Callable[[Instance], Instance]) -> Callable[[Instance], Instance]:
         """Return `move` such that it is done once for all tries of the call. Raises as `is_done`."""
 
         def moved(before: Instance) -> Instance:
-            if self.is_done(before) or (before.deleted_ms and self.nonce):
+            if self.is_done(before, verb) or (before.deleted_ms and self.nonce):
                 return before
             after = move(before)
-            return replace(after, calls=(*after.calls, self.nonce)[-MOST_CALLS:]) if self.nonce else after
+            return replace(after, calls=(*after.calls, f"{verb} {self.nonce}")[-MOST_CALLS:]) if self.nonce else after
 
         return moved
 

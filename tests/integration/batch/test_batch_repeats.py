@@ -34,6 +34,13 @@ async def test_a_late_try_of_a_pause_pauses_nothing_that_was_resumed(batches: Ba
     assert (await tried(link, "pause", id="late-pause", nonce="second"))["state"] == "paused"
 
 
+async def test_calls_of_different_verbs_may_have_one_nonce(batches: Batches, link: Connection) -> None:
+    await batches.submit("count", {"n": 1}, id="one-nonce", delay="1h")
+    one = {"id": "one-nonce", "nonce": "n"}
+    told = [(await tried(link, verb, **one))["state"] for verb in ("pause", "resume", "pause", "cancel", "retry")]
+    assert told == ["paused", "pending", "pending", "cancelled", "pending"]
+
+
 async def test_a_late_try_of_a_cancel_that_met_the_end_cancels_no_later_pass(
     batches: Batches, link: Connection
 ) -> None:
