@@ -10,7 +10,7 @@ import asyncio
 import logging
 import math
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 
@@ -34,6 +34,7 @@ from actors.jobs.worker.doubts import Doubts
 from actors.jobs.worker.ends import Ends, facts_of
 from actors.jobs.worker.handler import Handler
 from actors.jobs.worker.job import Call, Job
+from actors.jobs.worker.leaving import Leaving
 from actors.jobs.worker.place import Cut, Place
 from actors.jobs.worker.ready import ReadyJobs
 from actors.jobs.worker.settling import Unfit
@@ -87,17 +88,12 @@ class TopicWorker:
         self._settings = TopicSettings()
         self._pullers: dict[Priority, Puller] = {}
         self._ends = Ends(handler, shared, self._pullers.values())
+        self._leaving = Leaving(self._ends, shared)
         self._changed = anyio.Event()
         self._ended_per_s = 0.0
         self._least_ahead = 0
         self._tended_s = monotonic_s()
         self._excess_since_s = 0.0
-        self._excess: list[Delivery] = []
-        self._unfit: list[Unfit] = []
-        self._put_offs: list[tuple[Delivery, float]] = []
-        self._dropped: list[Delivery] = []
-        self._leaving: list[Delivery] = []
-        self._has_leaving = anyio.Event()
         self._is_missing = False
         self._looked_s = 0.0
         self._suspicion: Suspicion = "none"
@@ -116,7 +112,7 @@ class TopicWorker:
         back. If the drain deadline cancels this, all jobs are given back. Raises FATAL errors."""
         async with anyio.create_task_group() as lanes:
             await lanes.start(self._keep_lanes)
-            lanes.start_soon(self._keep_letting_go)
+            lanes.start_soon(self._leaving.run)
             lanes.start_soon(self._doubts.run)
             lanes.start_soon(self._ends.keep_writing)
             try:
@@ -138,7 +134,7 @@ class TopicWorker:
             puller.set_capacity(0)
         unstarted = [*self.ready.remove_all(), *self._doubts.remove_all()]
         self.ready.wake_all()
-        await self._give_back(unstarted)
+        await self._leaving.give_back(unstarted)
 
     async def _keep_lanes(self, *, task_status: TaskStatus[None]) -> None:
         """Pull from the lanes that there are, until cancelled."""
@@ -166,25 +162,6 @@ class TopicWorker:
             raise
         except StreamError as error:  # it is looked for again soon
             log.warning("job_worker.consumer_missing", extra=fields(topic=self.topic, error=str(error)))
-
-    async def _keep_letting_go(self) -> None:
-        """Give back the jobs above the limit, put off or drop those without a slot, and end those that must not run.
-        This may take long, so it is a task of its own."""
-        while True:
-            await self._has_leaving.wait()
-            self._has_leaving = anyio.Event()
-            excess, self._excess = self._excess, []
-            unfit_, self._unfit = self._unfit, []
-            put_offs, self._put_offs = self._put_offs, []
-            dropped, self._dropped = self._dropped, []
-            self._leaving = [*excess, *dropped, *(one.delivery for one in unfit_), *(one for one, _ in put_offs)]
-            if unfit_:
-                self._ends.count("set_aside", len(unfit_))
-                await self._shared.settling.set_aside(unfit_)
-            await self._give_back(excess)
-            await self._ends.put_off(put_offs)
-            await self._ends.drop(dropped)
-            self._leaving = []
 
     async def _open_lane(self, priority: Priority, stack: AsyncExitStack) -> None:
         if priority in self._pullers:
@@ -235,9 +212,9 @@ class TopicWorker:
     def lose(self) -> int:
         """All that is held may be somebody else's: drop it, and have the running calls end. Return how much it was."""
         now_s, unstarted = monotonic_s(), [*self.ready.remove_all(), *self._doubts.remove_all()]
-        for delivery in (*unstarted, *self._going()):
+        for delivery in (*unstarted, *self._leaving):
             delivery.forget()
-        self._excess, self._unfit, self._put_offs, self._dropped = [], [], [], []
+        self._leaving.forget()
         running = [place for place in self._places if place.call is not None and place.cut != "lost"]
         for place in running:
             place.cancel("lost", now_s)
@@ -292,8 +269,7 @@ class TopicWorker:
             excess = len(self.ready) if is_elsewhere else excess
             self._excess_since_s = (self._excess_since_s or now_s) if excess else 0.0
             if excess and (self._suspicion != "none" or is_elsewhere or now_s - self._excess_since_s > PATIENCE_S):
-                self._excess += self.ready.remove_last(excess)
-                self._has_leaving.set()
+                self._leaving.excess(self.ready.remove_last(excess))
             if self.is_troubled and now_s - self._looked_s > MISSING_S:
                 self._looked_s, self._is_missing = now_s, True
                 self._changed.set()
@@ -379,7 +355,7 @@ class TopicWorker:
         ahead = max(self._least_ahead, ahead_of(self._ended_per_s))
         capacity = capacity_of(places, running, ahead, self._suspicion)
         if self.ready.keyed is not None:
-            capacity += min(MOST_PARKED, len(self.ready.keyed) + sum(1 for _ in self._going()))
+            capacity += min(MOST_PARKED, len(self.ready.keyed) + sum(1 for _ in self._leaving))
         if self._settings.is_paused or self.is_ending or self._is_elsewhere():
             capacity = 0
         pullers = list(self._pullers.values())
@@ -415,27 +391,11 @@ class TopicWorker:
                 f"jobs.{self.topic}",
                 body=_body_of,
                 wake=self.ready.wake,
-                put_off=self._put_off,
-                drop=self._drop,
+                put_off=self._leaving.put_off,
+                drop=self._leaving.drop,
                 chance=self._shared.chance,
             )
         keyed.limit(Slots(settings.slots, settings.slot_key, settings.when_full))
-
-    def _put_off(self, delivery: Delivery, delay_s: float) -> None:
-        self._put_offs.append((delivery, delay_s))
-        self._has_leaving.set()
-
-    def _drop(self, deliveries: Sequence[Delivery]) -> None:
-        self._dropped += deliveries
-        self._has_leaving.set()
-
-    def _going(self) -> Iterator[Delivery]:
-        """Return the jobs that are about to leave this node without a run."""
-        yield from self._excess
-        yield from self._leaving
-        yield from self._dropped
-        yield from (one.delivery for one in self._unfit)
-        yield from (delivery for delivery, _ in self._put_offs)
 
     def _may_start(self, most: int) -> int:
         """Return how many jobs may be begun now. If none, `ready` is woken when some may."""
@@ -546,7 +506,7 @@ class TopicWorker:
             try:
                 record = decode_job(delivery.payload)
             except MalformedMessage as error:
-                self._set_aside(Unfit(delivery, None, 0, str(error)))
+                self._leaving.set_aside(Unfit(delivery, None, 0, str(error)))
                 continue
             most_attempts = handler.attempts or record.most_attempts
             attempt = self._used_up(record, delivery) + 1
@@ -566,21 +526,17 @@ class TopicWorker:
         region = key_reader(self._settings.region_key)(bytes(record.body))
         why = self._shared.bounds.stray(f"topic {self.topic}", region, self._settings.zone)
         if why:
-            self._set_aside(Unfit(delivery, record, attempt - 1, f"it may not be here: {why}"))
+            self._leaving.set_aside(Unfit(delivery, record, attempt - 1, f"it may not be here: {why}"))
         return bool(why)
 
     def _is_fit(self, delivery: Delivery, record: JobRecord, attempt: int, most_attempts: int) -> bool:
         why = unfit(attempt, most_attempts, record.expires_ms, self._shared.clock.now_ms())
         if why is not None:
-            self._set_aside(Unfit(delivery, record, attempt - 1, why.reason, why.outcome == "expired"))
+            self._leaving.set_aside(Unfit(delivery, record, attempt - 1, why.reason, why.outcome == "expired"))
             return False
         if self._suspicion == "grave" and self._suspicion_of(delivery, record) == "grave":
             self._alone, self._alone_until_s = delivery, monotonic_s() + ALONE_S
         return True
-
-    def _set_aside(self, one: Unfit) -> None:
-        self._unfit.append(one)
-        self._has_leaving.set()
 
     # ---- from call to end
 
@@ -591,30 +547,15 @@ class TopicWorker:
             self.ready.wake()
         await self._ends.settle(jobs, result, error, cut)
 
-    async def _give_back(self, deliveries: Iterable[Delivery]) -> None:
-        """Let other nodes have the jobs that did not begin, or did not end before the node had to stop. No attempt is
-        counted. A job that another node may hold by now is left alone: a move of ours would take it from that node."""
-        unstarted, is_ours = [], self._hold.is_sure(monotonic_s())
-        for delivery in deliveries:
-            if not is_ours:
-                delivery.forget()
-                continue
-            try:
-                unstarted.append((delivery, decode_job(delivery.payload)))
-            except MalformedMessage:
-                delivery.forget()  # whoever gets it next buries it
-        if unstarted:
-            await self._shared.settling.give_back(unstarted)
-
     async def _give_back_all(self) -> None:
         running = [job.delivery for place in self._places for job in place.jobs]
         waiting = [
             *self.ready.remove_all(),
             *self._doubts.remove_all(),
-            *self._going(),
+            *self._leaving,
             *running,
         ]
-        await self._give_back(delivery for delivery in waiting if not delivery.is_settled)
+        await self._leaving.give_back(delivery for delivery in waiting if not delivery.is_settled)
 
 
 def _body_of(delivery: Delivery) -> bytes:
