@@ -20,6 +20,7 @@ from actors.fetch.sources import SourceKey
 from actors.runtime.rate_requests import OwnRates, RateRequest, WantedRate, WantedRates
 from actors.runtime.rules.pacing import Rate, RequestWindow, succeeded, throttled, timed_out
 from actors.runtime.rules.texts import span_text
+from actors.runtime.rules.waits import Waits
 from platforms.adapter import RateBucket
 from streams.clock import monotonic_s
 
@@ -156,7 +157,7 @@ class Budgets:
         self._own = OwnRates(now_ms)
         self._rates: WantedRates = rates or self._own
         self._now_ms = now_ms
-        self._held: dict[SourceKey, float] = {}
+        self._held: Waits[SourceKey] = Waits()
         self._windows: dict[str, RequestWindow] = {}
         self._under_way: dict[str, int] = {}
         self._limits: dict[tuple[SourceKey, bool], _KnownLimits] = {}
@@ -202,9 +203,7 @@ class Budgets:
 
     def hold(self, source: SourceKey, wait_ms: int) -> None:
         """Send nothing more to the source for `wait_ms`: it has just throttled us."""
-        now_ms = self._now_ms()
-        self._held = {each: until_ms for each, until_ms in self._held.items() if until_ms > now_ms}
-        self._held[source] = max(now_ms + wait_ms, self._held.get(source, 0.0))
+        self._held.put(source, self._now_ms(), wait_ms)
         self._rates.hold(f"{SOURCE}{source}", wait_ms)
 
     def rest(self, source: SourceKey) -> None:
@@ -213,7 +212,7 @@ class Budgets:
             self._rates.rest(f"{kind}{source}")
 
     def _held_ms(self, source: SourceKey) -> float:
-        return max(0.0, self._held.get(source, 0.0) - self._now_ms())
+        return self._held.left(source, self._now_ms())
 
     def one_of(self, platform: str, most: int) -> RequestPlace:
         """Hold one of the platform's places for concurrent requests of this node. Wait for a free one."""

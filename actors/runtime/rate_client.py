@@ -24,6 +24,7 @@ from actors.runtime.rate_requests import WantedRate
 from actors.runtime.rules.begun import BegunCounts
 from actors.runtime.rules.leased import SHORT_S, LeasedShares
 from actors.runtime.rules.waiting_line import WaitingLine
+from actors.runtime.rules.waits import Waits
 from actors.runtime.shares import LOOK_MS, Shares
 from streams.clock import SYSTEM, Clock, monotonic_s
 from streams.connection import Connection
@@ -61,7 +62,7 @@ class LeasedRates:
         self._second = 0
         self._second_ends_s = -math.inf
         self._kinds: dict[str, Callable[[str], float]] = {}
-        self._put_off: dict[str, float] = {}
+        self._put_off: Waits[str] = Waits()
         self._on_silence: Callable[[], None] = lambda: None
         self._now_s = 0.0
         self._due_s = math.inf
@@ -88,23 +89,21 @@ class LeasedRates:
         """Return what the node may begin a second now, and whether its share held something back lately."""
         lease, now_s = self._leased.find(key), monotonic_s()
         is_held = lease is not None and now_s - lease.held_s < SHORT_S
-        return self._leased.share(key, now_s), is_held or now_s < self._put_off.get(key, 0.0)
+        return self._leased.share(key, now_s), is_held or self._put_off.left(key, now_s) > 0
 
     def is_wanted(self, key: str) -> bool:
         """Return whether something waits for the key, or did so lately."""
-        return self._leased.find(key) is not None or key in self._put_off
+        return self._leased.find(key) is not None or self._put_off.left(key, monotonic_s()) > 0
 
     def free_ms(self, key: str) -> int:
         """Return in how many milliseconds the next one may begin, as far as this node knows: not before the next
         request, if no governor replies."""
-        put_off_ms, expected_ms = (self._put_off.get(key, 0.0) - monotonic_s()) * 1000, self.expected_ms(key, 1)
-        return math.ceil(max(put_off_ms, RETRY_S * 1000 if expected_ms is None else expected_ms, 0.0))
+        put_off_ms, expected_ms = self._put_off.left(key, monotonic_s()) * 1000, self.expected_ms(key, 1)
+        return math.ceil(max(put_off_ms, RETRY_S * 1000 if expected_ms is None else expected_ms))
 
     def put_off(self, key: str, wait_ms: float) -> None:
         """Note that something which waited for the key comes again later."""
-        now_s = monotonic_s()
-        self._put_off = {each: until_s for each, until_s in self._put_off.items() if until_s > now_s}
-        self._put_off[key] = max(now_s + wait_ms / 1000, self._put_off.get(key, 0.0))
+        self._put_off.put(key, monotonic_s(), wait_ms / 1000)
 
     def on_silence(self, listener: Callable[[], None]) -> None:
         """Call `listener` after each request that no governor answers."""

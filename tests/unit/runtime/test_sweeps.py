@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from actors.runtime.rules import begun
 from actors.runtime.rules.begun import BegunCounts
 from actors.runtime.rules.sweeps import Sweeps
+from actors.runtime.rules.waits import Waits
 from actors.runtime.shares import FEW, Shares
 
 MOST_HASHES = 30
@@ -49,3 +50,21 @@ def test_the_first_that_begins_under_a_key_costs_the_same_beside_many_keys() -> 
     for number in range(10 * begun.FEW):
         counts.add(CountedKey(f"k{number}"), 1, 7)
     assert CountedKey.hashes <= MOST_HASHES * 10 * begun.FEW
+
+
+def test_a_key_that_waits_costs_the_same_beside_many_others() -> None:
+    waits: Waits[CountedKey] = Waits()
+    CountedKey.hashes = 0
+    for number in range(2_000):
+        waits.put(CountedKey(f"k{number}"), 0.0, 1.0)
+    assert CountedKey.hashes <= 2_000 * MOST_HASHES
+
+
+@given(st.lists(st.tuples(st.integers(0, 200), st.integers(0, 3), st.integers(0, 30)), max_size=400))
+def test_a_key_waits_until_the_latest_moment_it_was_put_off_to(puts: list[tuple[int, int, int]]) -> None:
+    waits, until, now = Waits[int](), dict[int, int](), 0
+    for key, passes, wait in puts:
+        now += passes
+        waits.put(key, now, wait)
+        until[key] = max(until.get(key, 0), now + wait)
+        assert all(waits.left(each, now) == max(0, until[each] - now) for each in until)
