@@ -8,6 +8,7 @@ from actors.batch.rules.versions import is_older, newest
 from actors.runtime.bounds import WorkBounds
 from actors.runtime.membership import Members, NodeRecord
 from actors.runtime.rules.bounds import nobody_text
+from actors.runtime.unmade import unmade_by_all
 from streams.specs import batch_consumers
 from streams.subjects import Namespace
 
@@ -49,6 +50,5 @@ def waits_for(members: Members, bounds: WorkBounds, bound_of: Callable[[str], st
 
 def missing_consumers(nodes: Iterable[NodeRecord], namespace: Namespace, task: str) -> NoConsumer:
     """Return why none of the live nodes that serve the task gets its work from the server."""
-    serving = [node.unmade for node in nodes if task in node.tasks]
-    reasons = ([each.get(spec.name, "") for each in serving] for spec in batch_consumers(namespace, task))
-    return NoConsumer(*(told[0] if all(told) else "" for told in reasons if told))
+    serving = [node for node in nodes if task in node.tasks]
+    return NoConsumer(*(unmade_by_all(serving, spec.name) for spec in batch_consumers(namespace, task)))

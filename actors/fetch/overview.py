@@ -117,7 +117,8 @@ class SliceWorld(NamedTuple):
     """What is around a slice. `nodes`: the live ones that may fetch it. `pin`: the label that they need. `sink`: that
     orders pile up before a sink, in words, empty if not. `elsewhere`: that no node is in the zone to which the source
     is bound, in words. `spent`: the rate for which requests to the source wait longest. `adapter`: why the source's
-    adapter cannot be used, empty if it can."""
+    adapter cannot be used, empty if it can. `unmade`: why none of the nodes could make the consumer of its slices,
+    empty if one could."""
 
     settle_ms: int
     pin: str
@@ -126,6 +127,7 @@ class SliceWorld(NamedTuple):
     elsewhere: str = ""
     spent: SpentRate | None = None
     adapter: str = ""
+    unmade: str = ""
 
 
 def in_the_way(world: SliceWorld) -> tuple[str, str]:
@@ -137,6 +139,8 @@ def in_the_way(world: SliceWorld) -> tuple[str, str]:
     if not world.nodes:
         need = f" with the label {world.pin}" if world.pin else ""
         return "nobody", f"no live node{need} fetches; start one with `penstock up`"
+    if world.unmade:
+        return "consumer", f"no node can make the consumer of its slices: {world.unmade}"
     if world.sink:
         return "sink", world.sink
     return ("rate", spent_text(world.spent)) if world.spent is not None else ("", "")

@@ -14,8 +14,9 @@ class SliceWhy(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Why a slice is not read. `state`: `stored`, `hole`, `open`, `taken`, `not_cut` or `old` (of an earlier epoch).
     `code`: `over`, `hole`, `held` (a node reads it), the state of its source (`paused`, `parked`, `down`, `throttled`,
     …), `settle` (orders of its time may still come), `retry` (an attempt failed), `nobody` (no live node may fetch it),
-    `sink` (orders pile up before the sink), `rate` (a rate that its requests spend is spent), or `turn` (it waits for a
-    free fetcher). `until_ms`: when that ends, as far as is known."""
+    `consumer` (no node can make the consumer of its slices), `sink` (orders pile up before the sink), `rate` (a rate
+    that its requests spend is spent), or `turn` (it waits for a free fetcher). `until_ms`: when that ends, as far as is
+    known."""
 
     id: str
     state: str

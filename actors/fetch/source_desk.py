@@ -21,7 +21,7 @@ from actors.fetch.rules.sink_backlogs import SinkBacklog, sink_backlog, usual_si
 from actors.fetch.rules.slices import parse_slice_id
 from actors.fetch.settings_desk import Desk, read_levels
 from actors.fetch.settings_levels import LevelName, Levels
-from actors.fetch.slice_allocator import tending_nodes
+from actors.fetch.slice_allocator import lane_name, tending_nodes
 from actors.fetch.slice_why import SliceWhy, slice_why
 from actors.fetch.source_import import Importer, cursor
 from actors.fetch.sources import SourceKey, SourceRecord, UnknownSource
@@ -31,6 +31,7 @@ from actors.runtime.pieces import in_pieces
 from actors.runtime.rate_counts import gather_begun
 from actors.runtime.rules.bounds import nobody_text
 from actors.runtime.rules.placement import serves
+from actors.runtime.unmade import unmade_by_all
 from platforms.adapter import Declaration
 from platforms.errors import BadDeclaration
 from streams.backlog import consumers_pending
@@ -38,6 +39,7 @@ from streams.bucket import Bucket
 from streams.clock import Clock
 from streams.connection import Connection
 from streams.errors import MalformedSubject
+from streams.specs import fetch_consumer
 from streams.subjects import check_token
 
 ZoneOf = Callable[[str], Awaitable[str | None]]
@@ -153,9 +155,17 @@ class SourceDesk:
                 able = [one for one in able if zones[own.zone] and one.zone == zones[own.zone]]
             names = sorted(one.node for one in able)
             fault = _fault_of(stored, record.adapter) if isinstance(record, SourceRecord) else ""
-            worlds[key] = SliceWorld(settle_ms, own.pin, names, _full_sink(waiting, own), elsewhere, adapter=fault)
+            unmade = self._unmade(able, key.platform, own.place)
+            sink = _full_sink(waiting, own)
+            worlds[key] = SliceWorld(settle_ms, own.pin, names, sink, elsewhere, adapter=fault, unmade=unmade)
         spent = await self._spent_rates(limits, [one.node for one in nodes])
         return {key: world._replace(spent=spent.get(key)) for key, world in worlds.items()}
+
+    def _unmade(self, nodes: Sequence[NodeRecord], platform: str, place: str) -> str:
+        """Return why none of these nodes gets slices from the server, empty if one does."""
+        lanes = (lane_name(lane, place) for lane in ("tail", "back"))
+        specs = [fetch_consumer(self._connection.namespace, platform, lane) for lane in lanes]
+        return next(filter(None, (unmade_by_all(nodes, spec.name) for spec in specs)), "")
 
     async def _looks(self, stored: _Stored, pattern: str, *, after: str = "", limit: int | None = None) -> list[_Look]:
         ledgers = await stored_ledgers(self._ledgers, pattern)

@@ -18,14 +18,15 @@ from streams.clock import Clock
 from streams.connection import Connection
 from streams.errors import Refused
 from streams.job_messages import JobRecord
-from streams.specs import job_consumer
+from streams.specs import ConsumerSpec, job_consumer
 
 NO_CONSUMER = 10014
 NOT_READY = Queue(is_delivered=False, waiting=0)
 
 
 class Obstacles:
-    """`serving(topic)`: the live nodes with handlers of it. `clock` is the server's."""
+    """`serving(topic)`: the live nodes with handlers of it. `unmade(topic, consumer)`: why none of them could make that
+    consumer, empty if one could. `clock` is the server's."""
 
     def __init__(
         self,
@@ -34,8 +35,10 @@ class Obstacles:
         serving: Callable[[str], Collection[str]],
         clock: Clock,
         bounds: WorkBounds | None = None,
+        unmade: Callable[[str, str], str] = lambda _topic, _consumer: "",
     ) -> None:
         self._connection = connection
+        self._unmade = unmade
         self._topics = topics
         self._serving = serving
         self._clock = clock
@@ -62,11 +65,13 @@ class Obstacles:
         if settings.slots and (found.state == "ready" or is_put_off):
             key = key_reader(settings.slot_key)(bytes(job.body))
             full = await self._slots.full(f"jobs.{found.topic}", key, settings.slots)
-        queue = await self._waiting(found, job) if found.state == "ready" else NOT_READY
+        queue = NOT_READY
+        if found.state == "ready":
+            spec = job_consumer(self._connection.namespace, found.topic, job.priority)
+            queue = (await self._waiting(found, spec))._replace(unmade=self._unmade(found.topic, spec.name))
         return queue._replace(full=full, is_put_off=is_put_off)
 
-    async def _waiting(self, found: Found, job: JobRecord) -> Queue:
-        spec = job_consumer(self._connection.namespace, found.topic, job.priority)
+    async def _waiting(self, found: Found, spec: ConsumerSpec) -> Queue:
         try:
             info = await self._connection.api(f"CONSUMER.INFO.{spec.stream}.{spec.name}")
         except Refused as refused:

@@ -82,7 +82,7 @@ class NodeRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Up to which revision of each kind of settings this node has given up what they bind to another zone."""
     actors: tuple[ActorState, ...] = ()
     unmade: dict[str, str] = {}
-    """Why consumers of the tasks at work could not be made at the last try, by their names."""
+    """Why consumers that the node takes work from could not be made at the last try, by their names."""
     placement: int = 0
     """The newest rule of placement that this node follows, of those that `PLACEMENT` counts. Nodes that had none of
     them do not report it."""

@@ -18,9 +18,10 @@ from actors.jobs.store import JobStore
 from actors.jobs.submissions import job_submissions
 from actors.jobs.topics import Topics
 from actors.runtime.bounds import WorkBounds
-from actors.runtime.membership import Members
+from actors.runtime.membership import Members, NodeRecord
 from actors.runtime.shares import SharedRates
 from actors.runtime.supervisor import ActorSpec
+from actors.runtime.unmade import unmade_by_all
 from penstock.api.service.service import DeskService
 from penstock.node.node import Node
 from streams.clock import Clock
@@ -45,6 +46,7 @@ async def open_job_desk(
         clock=clock,
         handling=handling_nodes(node.members),
         bounds=node.bounds,
+        unmade=lambda topic, consumer: unmade_by_all(_handling(node.members, topic), consumer),
     )
     async with opened as desk:
         yield desk
@@ -60,8 +62,9 @@ async def open_desk(
     clock: Clock,
     handling: Callable[[str], Collection[str]],
     bounds: WorkBounds | None = None,
+    unmade: Callable[[str, str], str] = lambda _topic, _consumer: "",
 ) -> AsyncIterator[JobDesk]:
-    """Open a desk. `handling(topic)`: the nodes that may have fetched jobs ahead."""
+    """Open a desk. `handling(topic)`: the nodes that may have fetched jobs ahead. `unmade`: as in `Obstacles`."""
     returns = Returns(store)
     async with PullOnce(connection, returned=returns.give_back) as pulls:
         handout = Handout(
@@ -91,7 +94,7 @@ async def open_desk(
                     handout=handout,
                     copies=copies,
                     replay=JobReplay(connection, store, clock),
-                    obstacles=Obstacles(connection, topics, handling, clock, bounds),
+                    obstacles=Obstacles(connection, topics, handling, clock, bounds, unmade),
                     clock=clock,
                     check=partial(connection.store.check, connection.namespace.stream("JOBS")),
                 )
@@ -115,4 +118,8 @@ def job_door_actors(node: Node, desk: JobDesk, schedules: ScheduleDesk) -> tuple
 
 def handling_nodes(members: Members) -> Callable[[str], Collection[str]]:
     """Return the live nodes with handlers of a topic, as a function of the topic."""
-    return lambda topic: [name for name, node in members.live().items() if topic in node.topics]
+    return lambda topic: [node.node for node in _handling(members, topic)]
+
+
+def _handling(members: Members, topic: str) -> list[NodeRecord]:
+    return [node for node in members.live().values() if topic in node.topics]

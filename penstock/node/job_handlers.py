@@ -31,10 +31,11 @@ _AT_WORK = f"{_ROLE}/{_NAME}"
 
 @dataclass(frozen=True, slots=True)
 class JobHandlers:
-    """The node's handlers at work. `topics()`: for the node's record (`Status.topics`)."""
+    """The node's handlers at work. `topics()`, `unmade()`: for the node's record, as in `Status`."""
 
     actors: tuple[ActorSpec, ...]
     topics: Callable[[], tuple[str, ...]]
+    unmade: Callable[[], dict[str, str]] = dict
 
 
 def open_job_workers(
@@ -73,7 +74,7 @@ def open_job_workers(
         await worker.run(task_status=task_status)
 
     spec = ActorSpec(name=_NAME, role=_ROLE, run=run, drains=True)
-    return JobHandlers((spec,), lambda: worker.topics)
+    return JobHandlers((spec,), lambda: worker.topics, lambda: worker.unmade)
 
 
 async def _declare_slots(topics: Topics, handler: Handler) -> None:

@@ -111,7 +111,7 @@ def _report(node: Node, engines: _Engines) -> None:
         topics=engines.jobs.handlers.topics(),
         tasks=engines.batches.served,
         versions=engines.batches.versions,
-        unmade=engines.batches.unmade,
+        unmade=engines.fetch.fetcher.unmade | engines.jobs.handlers.unmade() | engines.batches.unmade,
         page_orders=engines.fetch.fetcher.page_orders,
         taken=bounds.taken,
         settled=bounds.settled,

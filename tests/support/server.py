@@ -18,7 +18,7 @@ from streams.clock import now_ms
 from streams.connection import Connection, connect
 from streams.errors import OutcomeUnknown, Refused, StreamError
 from streams.server import EmbeddedServer, embedded_server
-from streams.specs import Topology, wanted
+from streams.specs import ConsumerSpec, Topology, wanted
 from streams.subjects import Namespace
 from streams.topology import is_passing
 from tests.support.moments import a_moment
@@ -80,6 +80,17 @@ async def connected(server: Reachable, namespace: Namespace | None = None) -> As
         finally:
             with contextlib.suppress(StreamError):  # the test may have left the server dead
                 await remove_streams(connection)
+
+
+@asynccontextmanager
+async def forbidding(folder: Path, namespace: Namespace, *specs: ConsumerSpec) -> AsyncIterator[Connection]:
+    """Give a connection whose user may not make these consumers, on a server of its own."""
+    forbidden = [f"$JS.API.CONSUMER.CREATE.{one.stream}.{one.name}{rest}" for one in specs for rest in ("", ".>")]
+    rights = f"permissions: {{ publish: {{ deny: {json.dumps(forbidden)} }} }}"
+    config = f"authorization {{ users: [ {{ user: w, password: p, {rights} }} ] }}"
+    async with embedded_server(folder, config=config) as server:
+        async with connect(server.url.replace("//", "//w:p@"), namespace=namespace, name="test") as connection:
+            yield connection
 
 
 async def remove_streams(connection: Connection) -> None:

@@ -36,11 +36,12 @@ from actors.runtime.actor import FATAL, handle_each
 from actors.runtime.bounds import Anywhere, WorkBounds
 from actors.runtime.logs import fields
 from actors.runtime.rules.slot_keys import key_reader
+from actors.runtime.unmade import Unmade
 from streams.batch_messages import Pointer, decode_pointer
 from streams.clock import monotonic_s, until_turn_s
 from streams.connection import Connection
 from streams.delivery import Delivery
-from streams.errors import ConnectionLost, MalformedMessage, StreamError, TopologyMismatch
+from streams.errors import MalformedMessage, StreamError
 from streams.log import subjects_of
 from streams.puller import Puller
 from streams.specs import ConsumerSpec, batch_consumers
@@ -61,8 +62,6 @@ QUIET_S = 60.0
 comes again within it."""
 MISSING_S = 2.0
 """Between two requests for consumers that the server may have removed."""
-MOST_UNMADE = 200
-"""The consumers that a node reports as missing. All others read that with each of its heartbeats."""
 STEPS_AT_ONCE = 2
 STATES = {"split": "splitting", "reduce": "reducing"}
 """The state in which a step may begin. A pointer may come late, and the fence stays after its step has ended."""
@@ -114,8 +113,7 @@ class Executor:
         self._may_take = may_take
         self._served: dict[str, _Served] = {}
         self._missing: set[ConsumerSpec] = set()
-        self._unmade: dict[str, str] = {}
-        """Why each consumer could not be made at the last try."""
+        self._unmade = Unmade("executor")
         self._are_missing = anyio.Event()
         self._aside: set[Puller] = set()
         self._shared: dict[Puller, tuple[TaskHandler, bool]] = {}
@@ -136,8 +134,8 @@ class Executor:
 
     @property
     def unmade(self) -> dict[str, str]:
-        """Why consumers could not be made at the last try, by their names: the first `MOST_UNMADE`."""
-        return dict(itertools.islice(self._unmade.items(), MOST_UNMADE))
+        """Why consumers could not be made at the last try, by their names."""
+        return self._unmade.reasons
 
     @property
     def handlers(self) -> tuple[TaskHandler, ...]:
@@ -206,7 +204,7 @@ class Executor:
             await self._pull(handler, spec, most, end, is_map=is_map)
         finally:
             self._missing.discard(spec)
-            self._unmade.pop(spec.name, None)
+            self._unmade.forget(spec.name)
 
     async def _pull(
         self, handler: TaskHandler, spec: ConsumerSpec, most: int, end: anyio.Event, *, is_map: bool
@@ -228,22 +226,8 @@ class Executor:
                 self._shared.pop(puller, None)
 
     async def _make(self, spec: ConsumerSpec) -> bool:
-        """Make a consumer if it is not there, and return whether it is. Tell once why it cannot be made. One that
-        somebody made otherwise, or that this user may not make, stops its task, and nothing else. Raises ConnectionLost
-        only."""
-        try:
-            await ensure_consumer(self._connection, spec)
-        except ConnectionLost:
-            raise
-        except StreamError as error:
-            why = "; ".join(error.differences) if isinstance(error, TopologyMismatch) else str(error)
-            if self._unmade.get(spec.name) != why:
-                log.warning("executor.no_consumer", extra=fields(consumer=spec.name, error=why))
-            self._unmade[spec.name] = why
-            return False
-        if self._unmade.pop(spec.name, ""):
-            log.info("executor.has_consumer", extra=fields(consumer=spec.name))
-        return True
+        """Make a consumer if it is not there, and return whether it is. Raises ConnectionLost only."""
+        return await self._unmade.make(spec.name, ensure_consumer(self._connection, spec))
 
     def _miss(self, spec: ConsumerSpec) -> None:
         self._missing.add(spec)
@@ -260,7 +244,7 @@ class Executor:
                     if await self._make(spec):
                         self._missing.discard(spec)
                     elif spec not in self._missing:  # nobody wants it any more
-                        self._unmade.pop(spec.name, None)
+                        self._unmade.forget(spec.name)
                 await anyio.sleep(MISSING_S)
 
     async def _keep_shares(self) -> None:

@@ -32,6 +32,7 @@ from actors.runtime.events import outgoing_event
 from actors.runtime.logs import fields
 from actors.runtime.rules.placement import serves
 from actors.runtime.tracing import traces
+from actors.runtime.unmade import Unmade
 from streams.backlog import consumers_pending
 from streams.clock import Clock
 from streams.connection import Connection
@@ -157,6 +158,7 @@ class Fetcher:
         self._running: dict[Lane, _Running] = {}
         self._changed = anyio.Event()
         self._is_gate_closed = False
+        self._unmade = Unmade("fetcher")
         # Here and not in `run`, because the supervisor may call `run` again.
         sources.on_change(self._look_again)
         settings.on_change(self._look_again)
@@ -167,6 +169,11 @@ class Fetcher:
     def platforms(self) -> tuple[str, ...]:
         """Return the platforms that this node serves now."""
         return tuple(sorted({lane.platform for lane in self._running}))
+
+    @property
+    def unmade(self) -> dict[str, str]:
+        """Why consumers could not be made at the last try, by their names."""
+        return self._unmade.reasons
 
     @property
     def page_orders(self) -> float:
@@ -221,7 +228,10 @@ class Fetcher:
         """Serve one lane until its stop is set. After trouble with the broker `_follow` starts it anew."""
         spec = self._consumer(lane)
         try:
-            await ensure_consumer(self._connection, spec)
+            if not await self._unmade.make(spec.name, ensure_consumer(self._connection, spec)):
+                with anyio.move_on_after(AGAIN_S):
+                    await running.stop.wait()
+                return
             puller = Puller(
                 self._connection, spec.stream, spec.name, capacity=self._slots(lane), keep_alive_s=KEEP_ALIVE_S
             )
@@ -235,6 +245,8 @@ class Fetcher:
             with anyio.move_on_after(AGAIN_S):
                 await running.stop.wait()
         finally:
+            if running.stop.is_set():
+                self._unmade.forget(spec.name)
             if self._running.get(lane) is running:
                 del self._running[lane]
                 self._changed.set()
@@ -334,7 +346,7 @@ class Fetcher:
                     spec = self._consumer(lane)
                     if spec.name not in present:
                         log.warning("fetcher.consumer_missing", extra=fields(consumer=spec.name))
-                        await ensure_consumer(self._connection, spec)
+                        await self._unmade.make(spec.name, ensure_consumer(self._connection, spec))
             except FATAL:
                 raise
             except StreamError as error:

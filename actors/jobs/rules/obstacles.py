@@ -10,7 +10,9 @@ from actors.jobs.rules.job_answers import Listed
 from actors.jobs.rules.topic_settings import TopicSettings
 from actors.runtime.rules.texts import some_of
 
-Obstacle = Literal["over", "held", "at_work", "due", "retry", "expired", "paused", "nobody", "slot", "rate", "turn"]
+Obstacle = Literal[
+    "over", "held", "at_work", "due", "retry", "expired", "paused", "nobody", "consumer", "slot", "rate", "turn"
+]
 MOST_NAMED = 3
 NOBODY = "no live node has a handler of its topic; start one with `penstock work`, or reserve it"
 
@@ -18,9 +20,9 @@ NOBODY = "no live node has a handler of its topic; start one with `penstock work
 class JobWhy(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Why a job is not running. `code` is the kind of obstacle: `over` (the job has ended), `held` (a caller reserved
     it), `at_work` (a node has it: it runs it or runs it next), `due` (it is delayed), `retry` (an attempt failed),
-    `expired`, `paused` (its topic is), `nobody` (no live node has a handler of the topic, or none
-    in the zone to which it is bound), `slot` (as many jobs of its
-    key run as may), `rate` (the topic's limit) or `turn` (others are before it). `until_ms`: when that ends, by the
+    `expired`, `paused` (its topic is), `nobody` (no live node has a handler of the topic, or none in the zone to which
+    it is bound), `consumer` (no node can make the one from which jobs of the topic are taken), `slot` (as many jobs of
+    its key run as may), `rate` (the topic's limit) or `turn` (others are before it). `until_ms`: when that ends, by the
     server's clock, as far as is known."""
 
     topic: str
@@ -34,13 +36,15 @@ class JobWhy(Struct, frozen=True, kw_only=True, omit_defaults=True):
 class Queue(NamedTuple):
     """The ready jobs of a topic and priority. `is_delivered`: the job in question was given to a node. `waiting`: how
     many were not. `held`: how many the nodes have. `full`: that all slots of the job's key are taken, in words, empty
-    if one is free. `is_put_off`: the job found no slot, and is looked at later."""
+    if one is free. `is_put_off`: the job found no slot, and is looked at later.
+    `unmade`: why none of the nodes could make the consumer, empty if one could."""
 
     is_delivered: bool
     waiting: int
     full: str = ""
     is_put_off: bool = False
     held: int = 0
+    unmade: str = ""
 
 
 def why(
@@ -75,6 +79,8 @@ def _obstacle(
         return "paused", f"its topic is paused; go on with `penstock jobs topic {job.topic} --resume`{still}", 0
     if not nodes:
         return "nobody", nobody, 0
+    if queue.unmade:
+        return "consumer", f"no node can make the consumer of its topic: {queue.unmade}", 0
     if queue.full:
         at_node = "; a node has it, and runs it in one of them or has it wait" if queue.is_delivered else ""
         return "slot", f"{queue.full}{at_node}", 0

@@ -15,6 +15,7 @@ from actors.runtime.bounds import WorkBounds
 from actors.runtime.measures import Measures
 from actors.runtime.shares import SharedRates
 from actors.runtime.slot_client import NodeSlots
+from actors.runtime.unmade import Unmade
 from streams.clock import Clock
 from streams.connection import Connection
 
@@ -39,6 +40,7 @@ class Shared:
     chance: Callable[[], float]
     measures: Measures
     bounds: WorkBounds
+    unmade: Unmade
     stirred: set[str] = field(default_factory=set)
     has_stirred: asyncio.Event = field(default_factory=asyncio.Event)
 

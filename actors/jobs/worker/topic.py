@@ -39,16 +39,15 @@ from actors.jobs.worker.place import Cut, Place
 from actors.jobs.worker.ready import ReadyJobs
 from actors.jobs.worker.settling import Unfit
 from actors.jobs.worker.shared import Shared
-from actors.runtime.actor import FATAL
 from actors.runtime.keyed import MOST_PARKED, KeyedCalls
 from actors.runtime.logs import fields
 from actors.runtime.rules.slot_keys import Slots, key_reader
 from streams.clock import monotonic_s
 from streams.delivery import Delivery
-from streams.errors import MalformedMessage, StreamError
+from streams.errors import MalformedMessage
 from streams.job_messages import JobRecord, Priority, decode_job
 from streams.puller import Puller
-from streams.specs import job_consumer
+from streams.specs import ConsumerSpec, job_consumer
 
 log = logging.getLogger(__name__)
 
@@ -138,40 +137,42 @@ class TopicWorker:
 
     async def _keep_lanes(self, *, task_status: TaskStatus[None]) -> None:
         """Pull from the lanes that there are, until cancelled."""
-        await self._shared.topics.use(self.topic)
+        for priority in self._shared.topics.current(self.topic).lanes:
+            await self._shared.topics.enlist(self.topic, priority)
         async with AsyncExitStack() as stack:
             while True:
-                for priority in LANES:
-                    if priority in self._settings.lanes and priority in self.handler.lanes:
-                        await self._open_lane(priority, stack)
+                wanted = [each for each in LANES if each in self._settings.lanes and each in self.handler.lanes]
+                are_open = all([await self._open_lane(priority, stack) for priority in wanted])
                 self._tune()
                 task_status.started()
                 task_status = anyio.TASK_STATUS_IGNORED
-                await self._changed.wait()
+                with anyio.move_on_after(math.inf if are_open else MISSING_S):
+                    await self._changed.wait()
                 self._changed = anyio.Event()
                 if self._is_missing:
                     self._is_missing = False
                     await self._remake_consumers()
 
     async def _remake_consumers(self) -> None:
-        topics = self._shared.topics
-        topics.forget_consumer(self.topic)
-        try:
-            await topics.use(self.topic, *self._pullers)
-        except FATAL:
-            raise
-        except StreamError as error:  # it is looked for again soon
-            log.warning("job_worker.consumer_missing", extra=fields(topic=self.topic, error=str(error)))
+        self._shared.topics.forget_consumer(self.topic)
+        for priority in self._pullers:
+            await self._make(job_consumer(self._shared.connection.namespace, self.topic, priority), priority)
 
-    async def _open_lane(self, priority: Priority, stack: AsyncExitStack) -> None:
+    async def _make(self, spec: ConsumerSpec, priority: Priority) -> bool:
+        return await self._shared.unmade.make(spec.name, self._shared.topics.use(self.topic, priority))
+
+    async def _open_lane(self, priority: Priority, stack: AsyncExitStack) -> bool:
+        """Pull from a lane, if its consumer can be made. Return whether it is so."""
         if priority in self._pullers:
-            return
+            return True
         connection = self._shared.connection
-        await self._shared.topics.use(self.topic, priority)
         spec = job_consumer(connection.namespace, self.topic, priority)
+        if not await self._make(spec, priority):
+            return False
         deliver = partial(self._deliver, self.ready.lane(priority))
         puller = Puller(connection, spec.stream, spec.name, capacity=0, deliver=deliver, on_trouble=self._stir)
         self._pullers[priority] = await stack.enter_async_context(puller)
+        return True
 
     def fetch_ahead(self, least: int) -> None:
         """Hold so many jobs beyond the places, however slow the handler is."""

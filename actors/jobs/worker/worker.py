@@ -38,6 +38,7 @@ from actors.runtime.measures import Measures
 from actors.runtime.promptness import until_prompt
 from actors.runtime.shares import SharedRates
 from actors.runtime.slot_client import NodeSlots
+from actors.runtime.unmade import Unmade
 from streams.clock import Clock, monotonic_s, until_turn_s
 from streams.connection import Connection
 from streams.delivery import Delivery
@@ -102,6 +103,7 @@ class JobWorker:
         self._bounds = bounds or Anywhere()
         self._others = others
         self._has_ended = False
+        self._unmade = Unmade("job_worker")
         self._topics: dict[str, TopicWorker] = {}
         self._requests: deque[Message] = deque()
         self._has_requests = anyio.Event()
@@ -115,6 +117,11 @@ class JobWorker:
         """The topics that are handled here, for the node's record. None once the running jobs have ended: nobody
         replies then to who deletes a job."""
         return () if self._has_ended else tuple(handler.topic for handler in self._handlers)
+
+    @property
+    def unmade(self) -> dict[str, str]:
+        """Why consumers could not be made at the last try, by their names."""
+        return self._unmade.reasons
 
     def topic(self, name: str) -> TopicWorker:
         """Return a topic at work."""
@@ -193,6 +200,7 @@ class JobWorker:
             chance=self._chance,
             measures=self._measures,
             bounds=self._bounds,
+            unmade=self._unmade,
         )
 
     def _pullers(self) -> Iterable[Puller]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -18,16 +17,16 @@ from actors.batch.rules.record import Instance
 from penstock.sdk.batches import task_handlers
 from streams.backlog import consumer_states, consumers_pending
 from streams.batch_messages import Counts, Pointer, encode_message
-from streams.connection import Connection, connect
+from streams.connection import Connection
 from streams.errors import Refused
 from streams.log import count_of
 from streams.publisher import Outgoing, Publisher
-from streams.server import embedded_server
 from streams.specs import ConsumerSpec, batch_consumers, wanted
 from streams.subjects import Namespace
 from streams.topology import apply, ensure_consumer
 from tests.support.batches import LONG_S, Plant, plant
 from tests.support.moments import a_moment
+from tests.support.server import forbidding
 
 TASKS = ("idle-a", "idle-b")
 may_end: list[anyio.Event] = []
@@ -190,17 +189,13 @@ async def test_a_consumer_that_somebody_made_otherwise_stops_its_task_alone(conn
 async def test_a_right_that_the_node_does_not_have_stops_its_task_alone(
     tmp_path_factory: pytest.TempPathFactory, namespace: Namespace
 ) -> None:
-    forbidden = [f"$JS.API.CONSUMER.CREATE.{one.stream}.{one.name}.>" for one in batch_consumers(namespace, "idle-a")]
-    forbidden += [one.removesuffix(".>") for one in forbidden]
-    rights = f"permissions: {{ publish: {{ deny: {json.dumps(forbidden)} }} }}"
-    config = f"authorization {{ users: [ {{ user: w, password: p, {rights} }} ] }}"
-    async with embedded_server(tmp_path_factory.mktemp("own"), config=config) as server:
-        async with connect(server.url.replace("//", "//w:p@"), namespace=namespace, name="test") as connection:
-            async with plant(connection, TASKS) as node:
-                waits = await node.submit("idle-a")
-                told = await until_why(node, waits.instance_id, "consumer")
-                assert "check this user's permissions" in told.reason
-                assert (await node.run("idle-b")).counts == Counts(succeeded=1)
+    forbidden = batch_consumers(namespace, "idle-a")
+    async with forbidding(tmp_path_factory.mktemp("own"), namespace, *forbidden) as connection:
+        async with plant(connection, TASKS) as node:
+            waits = await node.submit("idle-a")
+            told = await until_why(node, waits.instance_id, "consumer")
+            assert "check this user's permissions" in told.reason
+            assert (await node.run("idle-b")).counts == Counts(succeeded=1)
 
 
 async def test_pointers_of_an_instance_that_is_over_do_not_stay(connection: Connection) -> None:

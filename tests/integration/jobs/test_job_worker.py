@@ -8,10 +8,15 @@ from collections.abc import Callable
 import anyio
 import pytest
 
+from actors.jobs.obstacles import Obstacles
 from actors.jobs.worker.job import Bury, Job, Retry
+from streams.clock import SYSTEM
+from streams.specs import job_consumer
+from streams.subjects import Namespace
 from tests.support.job_workers import Log, handler, until_gone, working
-from tests.support.jobs import Jobs
+from tests.support.jobs import Jobs, open_jobs
 from tests.support.moments import a_moment
+from tests.support.server import forbidding
 
 FAST = {"backoff": "1ms", "backoff_cap": "2ms"}
 
@@ -91,6 +96,31 @@ async def test_a_topic_without_jobs_is_not_looked_after_until_one_comes_or_its_c
 
 
 @pytest.mark.three_servers
+async def test_a_right_that_the_node_does_not_have_stops_its_topic_alone(
+    tmp_path_factory: pytest.TempPathFactory, namespace: Namespace, log: Log
+) -> None:
+    async def handle(job: Job) -> None:
+        log(job.topic)
+
+    forbidden = job_consumer(namespace, "forbidden", "normal")
+    async with forbidding(tmp_path_factory.mktemp("own"), namespace, forbidden) as connection:
+        async with open_jobs(connection) as jobs:
+            async with working(jobs, handler(handle, topic="forbidden"), handler(handle)) as work:
+                await jobs.add("1", topic="forbidden")
+                await jobs.add("1")
+                await log.has("mail")
+                unmade = work.worker.unmade.get
+                obstacles = Obstacles(
+                    connection, work.topics, lambda _: ["n"], SYSTEM, unmade=lambda _, name: unmade(name, "")
+                )
+                found = await jobs.store.find("forbidden", "1")
+                assert found is not None
+                [why] = await obstacles.of([found])
+                assert why.code == "consumer"
+                assert "check this user's permissions" in why.reason
+    assert log.lines == ["mail"]
+
+
 async def test_many_jobs_are_each_run_once(jobs: Jobs, log: Log) -> None:
     async def handle(job: Job) -> None:
         await asyncio.sleep(0)
