@@ -1,6 +1,7 @@
 """What every test may ask for: a real server, a namespace of its own, a connection, a publisher."""
 
 import asyncio
+import gc
 import os
 from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping
 from contextlib import ExitStack
@@ -54,6 +55,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     chaos.addoption("--orders", type=int, help="how many orders each case of tests/contract/test_conformance.py has")
     chaos.addoption("--cases", help="of tests/contract/test_conformance.py, with commas between their names")
     chaos.addoption("--seed", type=int, default=1, help="of the attacks' chances; each report tells it")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """What is collected stays to the end. The garbage collector does not go through it again and again."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.collect()
+        gc.freeze()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
