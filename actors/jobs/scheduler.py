@@ -268,11 +268,13 @@ class Scheduler:
 
     async def _take_back(self, topic: str, name: str, record: Schedule) -> set[int]:
         """Remove occurrences that had no holder yet and are not due. Delete by sequence, so that none that has just
-        become due is taken from its worker. Return those that have no job now."""
-        gone = set()
+        become due is taken from its worker. One that is due and waits to be fired stays. Return those that have no job
+        now."""
+        gone, now_ms = set(), self._clock.now_ms()
         for due_ms, found in zip(record.stale, await self._find(topic, name, record, record.stale), strict=True):
             is_gone = found is None
-            if found is not None and found.state == "delayed" and found.job and not found.job.attempts:
+            job = found.job if found is not None and found.state == "delayed" else None
+            if found is not None and job is not None and not job.attempts and job.due_ms > now_ms:
                 is_gone = await delete_entry(self._connection, self._jobs, found.seq, erase=True)
                 log.info("schedule.taken_back", extra=fields(topic=topic, name=name, due_ms=due_ms, is_gone=is_gone))
             if is_gone:

@@ -28,7 +28,7 @@ from actors.jobs.schedule_desk import ScheduleDesk, ScheduleRefused
 from actors.jobs.scheduler import JobFinder, KnownJob, Scheduler
 from actors.jobs.store import JobStore
 from streams.bucket import Bucket
-from streams.clock import SYSTEM, now_ms
+from streams.clock import SYSTEM, Clock, now_ms
 from streams.connection import Connection
 from streams.job_messages import NewJob
 from streams.publisher import Publisher
@@ -80,7 +80,7 @@ class Ground(NamedTuple):
     records: Bucket[bytes]
     leases: Bucket[bytes]
 
-    def actor(self, node: str = "n1", *, store: JobFinder | None = None) -> Scheduler:
+    def actor(self, node: str = "n1", *, store: JobFinder | None = None, clock: Clock = SYSTEM) -> Scheduler:
         return Scheduler(
             node=node,
             connection=self.connection,
@@ -88,7 +88,7 @@ class Ground(NamedTuple):
             leases=self.leases,
             desk=self.desk,
             store=store or self.store,
-            clock=SYSTEM,
+            clock=clock,
             stop=anyio.Event(),
         )
 
@@ -539,6 +539,25 @@ async def test_what_was_due_before_a_pause_while_no_node_led_comes_after_it(grou
         record = await ground.record_when(lambda record: not record.is_paused and not record.owed and not record.adding)
     assert [await ground.state(due_ms) for due_ms in dues] == ["ready"] * 3
     assert not [run for run in record.runs if paused_ms < run.due_ms < resumed_ms - 1000], "what fell due in the pause"
+
+
+class Ahead:
+    """A clock by which what is due within the hour is due."""
+
+    def now_ms(self) -> int:
+        return now_ms() + HOUR
+
+
+@pytest.mark.parametrize("is_due", [True, False])
+async def test_a_job_that_is_due_and_not_fired_yet_is_not_taken_back(ground: Ground, is_due: bool) -> None:
+    """No timer runs, and the server fires a quarter of a second late."""
+    due_ms = now_ms() + HOUR - 60_000
+    record = Schedule(every_ms=HOUR, start_ms=due_ms, last_ms=due_ms, added_ms=due_ms, runs=(PastRun(due_ms=due_ms),))
+    await ground.desk.add([occurrence("mail", "nightly", record, due_ms, claim=1)], trace_s=600)
+    await ground.put(replace(record, is_paused=True, stale=(due_ms,)))
+    async with running(ground.actor(clock=Ahead() if is_due else SYSTEM)):
+        record = await ground.record_when(lambda record: not record.stale)
+    assert (await ground.state(due_ms), len(record.runs)) == (("delayed", 1) if is_due else ("", 0))
 
 
 async def test_one_whose_time_came_before_another_definition_has_the_new_body(ground: Ground) -> None:
