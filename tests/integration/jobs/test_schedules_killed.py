@@ -44,7 +44,12 @@ async def test_a_tick_fires_once_though_the_leader_is_killed(
         assert await first.end(within_s=LONG_S) == -9
     async with node(*arguments, "--name", "second", environment={"PENSTOCK_LOG_FORM": "json"}):
         with anyio.fail_after(LONG_S):
-            while (record := await read(records)).adding or record.backfill or record.last_ms < now_ms():
+            while (
+                (record := await read(records)).adding
+                or record.triggered
+                or record.backfill
+                or record.last_ms < now_ms()
+            ):
                 await a_moment()
     dues = [*range(stored.start_ms + 1000, record.last_ms + 1, 1000)]
     from_ms, to_ms = backfilled(stored)
