@@ -33,11 +33,12 @@ from penstock.node.config import Config
 from penstock.node.fetch_engine import FetchEngine, open_fetch_engine
 from penstock.node.node import Node, open_node
 from penstock.node.session import Session
+from penstock.node.source_doors import open_source_desk
 from streams.clock import monotonic_s, now_ms
 from streams.outcomes import Outgoing
 
 SIZES, MANY = (1_000, 10_000), (10_000, 100_000)
-START_S, IMPORT_S, MOST_MB, BLOCKED_MS, PIECE_MS = 5.0, 10.0, 200, 50, 10
+START_S, IMPORT_S, MOST_MB, BLOCKED_MS, PIECE_MS, PAGE_MS = 5.0, 10.0, 200, 50, 10, 50
 NODES = 100
 SCANS, CHANGES = 3, 8
 NOWHERE = "http://127.0.0.1:1"
@@ -54,6 +55,7 @@ class Costs(NamedTuple):
     megabytes: float
     change_ms: float
     scan_us: float
+    page_ms: float
     list_us: float
     add_ms: float
     import_s: float
@@ -81,6 +83,7 @@ async def _of_stored(sizes: tuple[int, int]) -> list[Line]:
 
     each_ms = tuple(1000 * found.start_s / size for found, size in zip((small, large), sizes, strict=True))
     import_ms = tuple(1000 * found.import_s / size for found, size in zip((small, large), sizes, strict=True))
+    page_us = tuple(1000 * found.page_ms / size for found, size in zip((small, large), sizes, strict=True))
     kb = tuple(1000 * found.megabytes / size for found, size in zip((small, large), sizes, strict=True))
     return [
         line("a node starts", "ms a source", (each_ms[0], each_ms[1]), large.start_s, START_S, "s"),
@@ -95,6 +98,7 @@ async def _of_stored(sizes: tuple[int, int]) -> list[Line]:
         ),
         line("one source's settings change on a node", "ms a change", (small.change_ms, large.change_ms)),
         line("the monitor's scan", "us a source", (small.scan_us, large.scan_us)),
+        line("a node's page of sources", "us a source", (page_us[0], page_us[1]), large.page_ms, PAGE_MS, "ms of CPU"),
         line("sources list", "us a source", (small.list_us, large.list_us)),
         line("sources add", "us a source that is there", (small.add_ms, large.add_ms / 10)),
         line("sources import", "ms a source", (import_ms[0], import_ms[1]), large.import_s, IMPORT_S, "s"),
@@ -186,6 +190,7 @@ async def _measured(size: int) -> Costs:
             await _settled()
             change_ms = await _change_ms(bench, node.settings)
             scan_us = await _scan_us(engine, size)
+            page_ms = await _page_ms(bench, node)
         records = Records(Session(bench.connection, bench.publisher))
         began_s = monotonic_s()
         assert len(await records.source_desk.overviews()) == size
@@ -201,7 +206,7 @@ async def _measured(size: int) -> Costs:
         ]
         assert (await records.importer.run(rows)).added == size
         import_s = monotonic_s() - began_s
-    return Costs(start_s, blocked_ms, megabytes, change_ms, scan_us, list_us, add_ms, import_s)
+    return Costs(start_s, blocked_ms, megabytes, change_ms, scan_us, page_ms, list_us, add_ms, import_s)
 
 
 async def _fill(bench: Bench, size: int) -> None:
@@ -273,6 +278,15 @@ async def _change_ms(bench: Bench, settings: LiveSettings) -> float:
         with anyio.fail_after(30):
             await heard.wait()
     return (time.process_time() - began_s) * 1e3 / CHANGES
+
+
+async def _page_ms(bench: Bench, node: Node) -> float:
+    """Return what a page of 100 out of the middle costs this process, as who asks a node's gateway for it."""
+    desk = open_source_desk(Session(bench.connection, bench.publisher), node.clock, live=node.settings)
+    began_s = time.process_time()
+    for _ in range(SCANS):
+        assert len(await desk.overviews(after="mall/s5", limit=100)) == 100
+    return (time.process_time() - began_s) * 1e3 / SCANS
 
 
 async def _scan_us(engine: FetchEngine, size: int) -> float:

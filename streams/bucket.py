@@ -7,7 +7,7 @@ A read by key is the leader's answer, so it holds every confirmed write. So do r
 may begin a moment late, and goes on.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Generic, TypeVar
 
@@ -18,7 +18,7 @@ from streams.entries import Codec, Entry, Synced, T
 from streams.errors import Disconnected, OutcomeUnknown, Repeated, RevisionConflict, StreamError
 from streams.frames import Message
 from streams.leader_get import get_of_leader, last_of_leader
-from streams.log import Behind, milliseconds_of
+from streams.log import Behind, milliseconds_of, subjects_of
 from streams.marked import MarkedWriter
 from streams.publisher import Publisher
 from streams.races import race
@@ -28,6 +28,8 @@ from streams.watch import Watch
 
 R = TypeVar("R")
 READ_S = 2.0
+KEYS_AT_ONCE = 512
+"""Keys of one read: half of what the server answers at once."""
 NOTE = "Penstock-Note"
 """The header of a deleted key's marker that has the note."""
 BEHIND_S = 0.005
@@ -80,6 +82,31 @@ class Bucket(Generic[T]):
         for entry in found:
             _ = entry.value  # raises for what does not decode
         return sorted(found, key=lambda entry: entry.key)
+
+    async def keys(self, pattern: str = ">") -> list[str]:
+        """Return the keys that match, in order, for a fiftieth of what their entries cost. A deleted one is among them
+        for as long as its marker stays. Raises NoStream, Disconnected, OutcomeUnknown."""
+        subjects = await subjects_of(self._connection, self._stream, self._prefix + check_key_pattern(pattern))
+        return sorted(subject.removeprefix(self._prefix) for subject in subjects)
+
+    async def entries_of(self, keys: Sequence[str], *, timeout_s: float = 30.0) -> list[Entry[T]]:
+        """Return the entries of these keys, in no order. Those that are not there are left out. Raises Disconnected,
+        NoStream."""
+        found: list[Entry[T]] = []
+        for start in range(0, len(keys), KEYS_AT_ONCE):
+            some = keys[start : start + KEYS_AT_ONCE]
+            answers = await self._last_of_each([self._prefix + check_key(key) for key in some], timeout_s)
+            if answers is not None:
+                found += [entry for answer in answers if (entry := self._entry(answer))]
+            else:  # they are too large for one answer
+                found += [entry for key in some if (entry := await self.get(key, timeout_s=timeout_s))]
+        return found
+
+    async def last_revision(self, pattern: str = ">", *, timeout_s: float = 10.0) -> int:
+        """Return the revision of the last change of a key that matches. 0: there is none. Raises as `get`."""
+        asked = {"last_by_subj": self._prefix + check_key_pattern(pattern)}
+        last = await get_of_leader(self._connection, self._stream, asked, timeout_s=timeout_s, domain=self.domain)
+        return 0 if last is None else last.seq
 
     def watch(self, pattern: str = ">", *, on_reading: Callable[[], None] = lambda: None) -> Watch[T]:
         """Return a context manager whose iterator yields changes: `async with bucket.watch() as changes: async for …`.
@@ -213,7 +240,7 @@ class Bucket(Generic[T]):
     # ---- one read
 
     async def _read_all(self, pattern: str, timeout_s: float) -> list[Entry[T]]:
-        answers = await self._last_of_each(self._prefix + pattern, timeout_s)
+        answers = await self._last_of_each([self._prefix + pattern], timeout_s)
         if answers is not None:
             return [entry for answer in answers if (entry := self._entry(answer))]
         found: dict[str, Entry[T] | None] = {}
@@ -224,20 +251,21 @@ class Bucket(Generic[T]):
                 found[change.key] = change.entry
         return [entry for entry in found.values() if entry]
 
-    async def _last_of_each(self, pattern: str, timeout_s: float) -> list[Message] | None:
+    async def _last_of_each(self, patterns: Sequence[str], timeout_s: float) -> list[Message] | None:
         """Return what `last_of_each` does, with all that the server has confirmed. Any of three servers answers that,
         and may be behind: one in four reads did not have what the same client had just written. So the leader says
         first what there is."""
         connection, stream, domain = self._connection, self._stream, self.domain
         if not (connection.is_clustered or domain):
-            return await last_of_each(connection, stream, pattern, timeout_s=timeout_s)
+            return await last_of_each(connection, stream, patterns, timeout_s=timeout_s)
         while True:
-            seq = await last_of_leader(connection, stream, pattern, timeout_s=timeout_s, domain=domain)
+            asked = patterns[0] if len(patterns) == 1 else ""
+            seq = await last_of_leader(connection, stream, asked, timeout_s=timeout_s, domain=domain)
             if seq is None:
                 return []
             with suppress(Behind):
                 return await last_of_each(
-                    connection, stream, pattern, timeout_s=timeout_s, least_seq=seq, domain=domain
+                    connection, stream, patterns, timeout_s=timeout_s, least_seq=seq, domain=domain
                 )
             await anyio.sleep(BEHIND_S)
 

@@ -52,13 +52,14 @@ async def get_of_leader(
 
 
 async def last_of_leader(
-    connection: Connection, stream: str, pattern: str, *, timeout_s: float, domain: str = ""
+    connection: Connection, stream: str, pattern: str = "", *, timeout_s: float, domain: str = ""
 ) -> int | None:
     """Return the sequence of the stream's last message, None if no message is on a subject that matches. Raises as
     `get_of_leader`."""
-    answer = await _in_time(connection, f"STREAM.INFO.{stream}", {"subjects_filter": pattern}, timeout_s, domain)
+    asked = {"subjects_filter": pattern} if pattern else {}
+    answer = await _in_time(connection, f"STREAM.INFO.{stream}", asked, timeout_s, domain)
     state = answer["state"] if answer is not None else {}
-    return int(state["last_seq"]) if state.get("subjects") else None
+    return int(state["last_seq"]) if state.get("subjects" if pattern else "messages") else None
 
 
 async def _in_time(

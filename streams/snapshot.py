@@ -4,6 +4,8 @@ The server answers with one message for each subject, then a status. It refuses 
 that is too large for its buffers. A second page would miss changes made meanwhile, so the result of both is None.
 """
 
+from collections.abc import Sequence
+
 from streams.connection import Connection
 from streams.direct_get import NONE, TOO_MANY, get_batch
 from streams.frames import Message
@@ -13,14 +15,21 @@ MOST = 1024
 
 
 async def last_of_each(
-    connection: Connection, stream: str, subject: str, *, timeout_s: float, least_seq: int = 0, domain: str = ""
+    connection: Connection,
+    stream: str,
+    subjects: Sequence[str],
+    *,
+    timeout_s: float,
+    least_seq: int = 0,
+    domain: str = "",
 ) -> list[Message] | None:
-    """Return the last message of each subject that matches, by sequence. None: they are too many for one answer.
+    """Return the last message of each subject that matches one of these, by sequence. None: they are too many for one
+    answer.
 
     Raises NoStream, Disconnected when no whole answer came in time, and Behind if the replica that answers is not known
     to have what is stored up to `least_seq`.
     """
-    request = {"multi_last": [subject], "batch": MOST}
+    request = {"multi_last": list(subjects), "batch": MOST}
     found, end = await get_batch(connection, stream, request, timeout_s=timeout_s, domain=domain)
     if end.status != TOO_MANY and int(end.headers.get("Nats-UpTo-Sequence", 0)) < least_seq:
         raise Behind(f"{stream}: the replica that answered may not have what is stored up to {least_seq}")

@@ -6,6 +6,7 @@ Everything here is harmless to repeat.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -20,12 +21,13 @@ from actors.fetch.rules.settings import FetchSettings
 from actors.fetch.rules.sink_backlogs import SinkBacklog, sink_backlog, usual_size
 from actors.fetch.rules.slices import parse_slice_id
 from actors.fetch.settings_desk import Desk, read_levels
-from actors.fetch.settings_levels import LevelName, Levels
+from actors.fetch.settings_levels import PREFIX, LevelName, Levels
+from actors.fetch.settings_watch import LiveSettings
 from actors.fetch.slice_allocator import lane_name, tending_nodes
 from actors.fetch.slice_why import SliceWhy, slice_why
-from actors.fetch.source_import import Importer, cursor
+from actors.fetch.source_import import Importer, SourceRow, cursor, row_of
 from actors.fetch.sources import SourceKey, SourceRecord, UnknownSource
-from actors.fetch.stored import Broken, stored_adapter, stored_ledgers, stored_sources
+from actors.fetch.stored import Broken, stored_adapter, stored_ledgers, stored_names, stored_sources
 from actors.runtime.membership import NodeRecord, living
 from actors.runtime.pieces import in_pieces
 from actors.runtime.rate_counts import gather_begun
@@ -55,6 +57,7 @@ class _Stored(NamedTuple):
 
     levels: Levels
     sources: Mapping[SourceKey, SourceRecord | Broken]
+    ledgers: Mapping[SourceKey, Ledger | Broken]
     nodes: Sequence[NodeRecord]
     declared: dict[str, Declaration | str]
 
@@ -66,8 +69,8 @@ class _Look(NamedTuple):
 
 
 class SourceDesk:
-    """One desk, for many callers at once. It raises UnknownSource, MalformedSliceId, and the broker's errors. `looks`:
-    that of a node. Commands have none."""
+    """One desk, for many callers at once. It raises UnknownSource, MalformedSliceId, and the broker's errors. `looks`,
+    `live`: those of a node. Commands have none."""
 
     def __init__(
         self,
@@ -79,9 +82,11 @@ class SourceDesk:
         zone_of: ZoneOf,
         clock: Clock,
         looks: LookDesk | None = None,
+        live: LiveSettings | None = None,
     ) -> None:
         self.importer = Importer(connection, settings, ledgers, clock)
         self._look_desk = looks
+        self._live = live
         self._connection = connection
         self._settings = settings
         self._ledgers = ledgers
@@ -92,15 +97,25 @@ class SourceDesk:
     async def overviews(self, pattern: str = ">", *, after: str = "", limit: int | None = None) -> list[Overview]:
         """Return the sources whose keys match, each at one look, by name, with what keeps it from being read. Many
         sources take no more requests than one, but for their adapters and zones. `after`: those that follow this
-        source. `limit`: at most so many, `None`: all."""
-        stored = await self._read(pattern)
-        looks = await self._looks(stored, pattern, after=after, limit=limit)
+        source. `limit`: at most so many, `None`: all. Of the others only the names are read then."""
+        stored = await (self._read(pattern) if limit is None else self._read_page(pattern, after, limit, Overview))
+        looks = await self._looks(stored, after)
         running = [one for one in looks if one.shown.state == "running"]
         waiting = [one.key for one in running if one.shown.open or _fault_of(stored, one.shown.adapter)]
         worlds = await self._worlds(stored, waiting)
         return [
             replace(one.shown, waits=in_the_way(worlds[one.key])[1]) if one.key in worlds else one.shown
             for one in looks
+        ]
+
+    async def rows(self, *, after: str = "", limit: int) -> list[SourceRow]:
+        """Return up to `limit` sources as a file has them, by name, from the one that follows `after`. Records that do
+        not decode are left out."""
+        stored = await self._read_page(">", after, limit, SourceRow)
+        return [
+            row_of(key, record, stored.levels, stored.ledgers.get(key))
+            for key, record in sorted(stored.sources.items(), key=lambda found: found[0])
+            if isinstance(record, SourceRecord)
         ]
 
     async def look(
@@ -115,7 +130,7 @@ class SourceDesk:
         """Return why a source is not read."""
         key = _named(platform, source)
         stored = await self._read(key.key)
-        for one in await self._looks(stored, key.key):
+        for one in await self._looks(stored):
             return source_why(one.shown, (await self._worlds(stored, [key]))[key])
         raise UnknownSource(f"no source {key}; `penstock sources list` shows all")
 
@@ -123,7 +138,7 @@ class SourceDesk:
         """Return why a slice of a source is not read. `slice_id`: as in the ledger, such as `t1-60000-90000`."""
         key, piece = _named(platform, source), parse_slice_id(slice_id)
         stored = await self._read(key.key)
-        for _, shown, ledger in await self._looks(stored, key.key):
+        for _, shown, ledger in await self._looks(stored):
             if isinstance(ledger, Broken):
                 return SliceWhy(id=f"{key}/{piece.slice_id}", state="broken", code="broken", reason=ledger.why)
             if ledger is not None:
@@ -132,8 +147,32 @@ class SourceDesk:
         raise UnknownSource(f"no source {key} with a ledger; `penstock sources list` shows all")
 
     async def _read(self, pattern: str) -> _Stored:
-        levels, sources = await read_levels(self._settings), await stored_sources(self._settings.bucket, pattern)
-        return _Stored(levels, sources, await living(self._nodes), {})
+        sources = await stored_sources(self._settings.bucket, pattern)
+        ledgers = await stored_ledgers(self._ledgers, pattern)
+        return _Stored(await self._levels(), sources, ledgers, await living(self._nodes), {})
+
+    async def _read_page(self, pattern: str, after: str, limit: int, of: type[Overview] | type[SourceRow]) -> _Stored:
+        """Read the sources behind `after` until there are `limit` to show. A ledger alone is shown, and is no row."""
+        bucket = self._settings.bucket
+        names = await stored_names(bucket, self._ledgers, pattern)
+        first = bisect_right(names, cursor(after)) if after else 0
+        sources, ledgers = dict[SourceKey, SourceRecord | Broken](), dict[SourceKey, Ledger | Broken]()
+        missing = limit
+        while first < len(names) and missing > 0:  # some of the names were deleted
+            some = names[first : first + missing]
+            sources |= await stored_sources(bucket, names=some)
+            ledgers |= await stored_ledgers(self._ledgers, names=some)
+            first += missing
+            rows = sum(isinstance(record, SourceRecord) for record in sources.values())
+            missing = limit - (rows if of is SourceRow else len({*sources, *ledgers}))
+        return _Stored(await self._levels(), sources, ledgers, await living(self._nodes), {})
+
+    async def _levels(self) -> Levels:
+        """Return the levels in force: those that the node follows, unless it has not heard of the last change yet."""
+        live = self._live
+        if live is not None and live.seen >= await self._settings.bucket.last_revision(f"{PREFIX}.>"):
+            return live.levels
+        return await read_levels(self._settings)
 
     async def _worlds(self, stored: _Stored, wanted: Sequence[SourceKey]) -> dict[SourceKey, SliceWorld]:
         """Return what is around the slices of each of these sources."""
@@ -167,13 +206,12 @@ class SourceDesk:
         specs = [fetch_consumer(self._connection.namespace, platform, lane) for lane in lanes]
         return next(filter(None, (unmade_by_all(nodes, spec.name) for spec in specs)), "")
 
-    async def _looks(self, stored: _Stored, pattern: str, *, after: str = "", limit: int | None = None) -> list[_Look]:
-        ledgers = await stored_ledgers(self._ledgers, pattern)
+    async def _looks(self, stored: _Stored, after: str = "") -> list[_Look]:
         nodes = tending_nodes(stored.nodes)
         first, found = cursor(after), list[_Look]()
-        names = sorted(key for key in {*stored.sources, *ledgers} if key > first or not after)[:limit]
+        names = sorted(key for key in {*stored.sources, *stored.ledgers} if key > first or not after)
         async for key in in_pieces(names):
-            record, ledger = stored.sources.get(key), ledgers.get(key)
+            record, ledger = stored.sources.get(key), stored.ledgers.get(key)
             settle_ms = await self._settle_ms(stored, key)
             now_ms = self._clock.now_ms()
             shown = overview(key, record, ledger, settle_ms=settle_ms, nodes=nodes, now_ms=now_ms)

@@ -10,7 +10,6 @@ When it cannot go on: a source that somebody else changes again and again is lis
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
@@ -173,8 +172,9 @@ class Importer:
     async def export(self) -> list[SourceRow]:
         """Return all sources as rows, by name. Records that do not decode are left out."""
         known = await self._read()
+        ledgers = {source: ledger for source, (ledger, _) in known.ledgers.items()}
         return [
-            _row(source, record, known)
+            row_of(source, record, known.settings.levels, ledgers.get(source))
             for source, (record, _) in sorted(known.records.items(), key=lambda found: found[0])
             if isinstance(record, SourceRecord)
         ]
@@ -372,12 +372,6 @@ def _joined(one: Imported, other: Imported) -> Imported:
     )
 
 
-def rows_behind(rows: Sequence[SourceRow], after: str, limit: int) -> list[SourceRow]:
-    """Return the rows that follow the source `after`, at most `limit`. `rows` are in the order of their sources."""
-    first = bisect_right(rows, cursor(after), key=lambda row: cursor(row.source)) if after else 0
-    return list(rows[first : first + limit])
-
-
 def cursor(source: str) -> SourceKey:
     """Return where the list of sources goes on after `PLATFORM/SOURCE`."""
     platform, _, name = source.partition("/")
@@ -415,16 +409,16 @@ def _differences(row: SourceRow, record: SourceRecord, values: LevelValues) -> I
             yield f"settings.{name}"
 
 
-def _row(source: SourceKey, record: SourceRecord, known: _Known) -> SourceRow:
-    values = known.settings.levels.values(LevelName(source.platform, source.source))
-    ledger = known.ledgers.get(source)
+def row_of(source: SourceKey, record: SourceRecord, levels: Levels, ledger: Ledger | Broken | None) -> SourceRow:
+    """Return a stored source as a file has it."""
+    values = levels.values(LevelName(source.platform, source.source))
     return SourceRow(
         source=str(source),
         adapter=record.adapter,
         account=dict(record.account),
         settings={name: value for name, value in values.items() if name != "start"},
         start=str(values.get("start", "")),
-        paused=ledger is not None and isinstance(ledger[0], Ledger) and ledger[0].state == "paused",
+        paused=isinstance(ledger, Ledger) and ledger.state == "paused",
     )
 
 

@@ -5,6 +5,7 @@ A record that a person broke is returned as `Broken`, so that it stops only what
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TypeVar
 
 import msgspec
@@ -28,16 +29,30 @@ class Broken(msgspec.Struct, frozen=True):
     why: str
 
 
-async def stored_sources(settings: Bucket[bytes], pattern: str = ">") -> dict[SourceKey, SourceRecord | Broken]:
-    """Return the source records whose `platform.source` matches, by name."""
-    entries = await settings.entries(f"source.{pattern}")
-    return {source_of(entry.key.removeprefix("source.")): decoded(entry, SourceRecord) for entry in entries}
+async def stored_names(settings: Bucket[bytes], ledgers: Bucket[bytes], pattern: str = ">") -> list[SourceKey]:
+    """Return the names of all sources and ledgers that match, in order. Some that were deleted may be among them."""
+    records = await settings.keys(f"source.{pattern}")
+    return sorted({*(_named(key) for key in records), *map(source_of, await ledgers.keys(pattern))})
 
 
-async def stored_ledgers(ledgers: Bucket[bytes], pattern: str = ">") -> dict[SourceKey, Ledger | Broken]:
-    """Return the ledgers whose `platform.source` matches, by name."""
+async def stored_sources(
+    settings: Bucket[bytes], pattern: str = ">", *, names: Sequence[SourceKey] | None = None
+) -> dict[SourceKey, SourceRecord | Broken]:
+    """Return the source records whose `platform.source` matches, or those of these names."""
+    if names is None:
+        entries = await settings.entries(f"source.{pattern}")
+    else:
+        entries = await settings.entries_of([f"source.{name.key}" for name in names])
+    return {_named(entry.key): decoded(entry, SourceRecord) for entry in entries}
+
+
+async def stored_ledgers(
+    ledgers: Bucket[bytes], pattern: str = ">", *, names: Sequence[SourceKey] | None = None
+) -> dict[SourceKey, Ledger | Broken]:
+    """Return the ledgers whose `platform.source` matches, or those of these names."""
     found: dict[SourceKey, Ledger | Broken] = {}
-    for entry in await ledgers.entries(pattern):
+    entries = ledgers.entries(pattern) if names is None else ledgers.entries_of([name.key for name in names])
+    for entry in await entries:
         source = source_of(entry.key)
         try:
             found[source] = read_ledger(source, entry.value)
@@ -51,6 +66,10 @@ async def stored_adapter(settings: Bucket[bytes], name: str) -> Adapter:
     msgspec.DecodeError."""
     entry = await settings.get(f"adapter.{check_token('adapter', name)}")
     return make_adapter(name if entry is None else msgspec.json.decode(entry.value, type=dict[str, object]))
+
+
+def _named(key: str) -> SourceKey:
+    return source_of(key.removeprefix("source."))
 
 
 def decoded(entry: Entry[bytes], type_: type[T]) -> T | Broken:

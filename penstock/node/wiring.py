@@ -157,7 +157,8 @@ def _doors(node: Node, engines: _Engines) -> tuple[ActorSpec, ...]:
 
     fetch, jobs, batches, loads = engines.fetch, engines.jobs, engines.batches, engines.loads
     session = Session(node.connection, node.publisher)
-    sources = open_source_desk(session, node.clock, LookDesk(fetch.ledgers, fetch.sources, node.settings, node.clock))
+    looks = LookDesk(fetch.ledgers, fetch.sources, node.settings, node.clock)
+    sources = open_source_desk(session, node.clock, looks, node.settings)
     rates = open_rates_desk(
         node.connection,
         topics=jobs.topics,

@@ -6,7 +6,7 @@ from msgspec import Meta, Struct
 
 from actors.fetch.overview import Overview
 from actors.fetch.source_desk import SourceDesk
-from actors.fetch.source_import import SourceRow, rows_behind
+from actors.fetch.source_import import SourceRow
 from actors.runtime.rules.pages import PAGE_BYTES, page_of
 from penstock.api.forms.reading import RequestForm
 
@@ -105,5 +105,5 @@ async def sources_page(desk: SourceDesk, asked: SourcesQuery, most_bytes: int = 
 
 async def rows_page(desk: SourceDesk, asked: SourcesQuery, most_bytes: int = PAGE_BYTES) -> SourceRows:
     """Return a page of rows."""
-    found = rows_behind(await desk.importer.export(), asked.after, asked.limit + 1)
+    found = await desk.rows(after=asked.after, limit=asked.limit + 1)
     return SourceRows(*page_of(found, asked.limit, most_bytes, lambda row: row.source))

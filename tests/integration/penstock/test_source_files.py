@@ -1,15 +1,18 @@
 """Many sources by one command: checked whole, then written, compared with what is there, and the same again."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import anyio
 import msgspec
 import pytest
 
+from actors.fetch.overview import Overview
 from actors.fetch.rules.ledger import Ledger, first_ledger
 from actors.fetch.source_import import AT_ONCE, Imported, SourceRow
 from actors.fetch.sources import SourceKey
 from streams.clock import now_ms
+from streams.entries import Entry
 from tests.support.cli import CommandLine
 
 ACCOUNT = {"base_url": "http://127.0.0.1:9"}
@@ -150,3 +153,52 @@ async def test_what_another_import_writes_otherwise_is_not_counted_as_added(cli:
     assert sum(each.added for each in done.values()) == 2 * AT_ONCE
     assert {len(each.differing) + each.added + each.same for each in done.values()} == {2 * AT_ONCE}
     assert [each.faults for each in done.values()] == [[], []]
+
+
+async def test_pages_of_sources_are_the_list_whatever_was_removed(cli: CommandLine) -> None:
+    desk, records = cli.records.source_desk, cli.records
+    rows = [SourceRow(source=f"page/s{n:02d}", adapter="mall", account={**ACCOUNT, "shop": "s"}) for n in range(30)]
+    assert (await records.importer.run(rows)).added == len(rows)
+    for n in (3, 4, 5, 6, 7, 29):
+        await records.settings.delete(f"source.page.s{n:02d}")
+        if n != 5:  # the ledger of a removed source may be kept
+            await records.ledgers.delete(f"page.s{n:02d}")
+    await records.create_ledger(SourceKey("page", "alone"), first_ledger(60_000))
+    whole = await desk.overviews("page.*")
+    states = {one.source: one.state for one in whole}
+    assert len(states) == 26
+    assert states["page/alone"] == states["page/s05"] == "removed"
+    for limit in (1, 3, 26, 100):
+        found, after = list[Overview](), ""
+        while page := await desk.overviews("page.*", after=after, limit=limit):
+            assert len(page) <= limit
+            found += page
+            after = page[-1].source
+        assert [(one.source, one.state, one.adapter) for one in found] == [
+            (one.source, one.state, one.adapter) for one in whole
+        ]
+    exported = [each for each in await records.importer.export() if each.source >= "page/"]
+    for limit in (1, 3, 100):
+        rows, after = list[SourceRow](), "page/"
+        while some := await desk.rows(after=after, limit=limit):
+            assert len(some) <= limit
+            rows += some
+            after = some[-1].source
+        assert rows == exported
+
+
+async def test_a_page_of_sources_reads_no_other_ledger(cli: CommandLine) -> None:
+    """One that is broken by hand is read with its page, and told there alone."""
+    rows = [SourceRow(source=f"one/s{n}", adapter="mall", account={**ACCOUNT, "shop": "s"}) for n in range(4)]
+    assert (await cli.records.importer.run(rows)).added == len(rows)
+    read = list[str]()
+    entries_of = cli.records.ledgers.entries_of
+
+    async def noted(keys: Sequence[str]) -> list[Entry[bytes]]:
+        read.extend(keys)
+        return await entries_of(keys)
+
+    cli.records.source_desk._ledgers.entries_of = noted  # type: ignore[method-assign,assignment]
+    page = await cli.records.source_desk.overviews("one.*", after="one/s0", limit=2)
+    assert [one.source for one in page] == ["one/s1", "one/s2"]
+    assert read == ["one.s1", "one.s2"]

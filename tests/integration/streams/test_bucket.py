@@ -305,6 +305,36 @@ async def test_all_entries_are_read_however_many(connection: Connection, publish
     assert [(entry.key, entry.value) for entry in found] == [(f"k.{n:04d}", b"%d" % n) for n in range(amount)]
 
 
+async def test_keys_and_entries_of_some_keys_are_read_alone(connection: Connection, publisher: Publisher) -> None:
+    bucket = await bucket_of(connection, publisher, bytes)
+    names = [f"k.{number:04d}" for number in range(1_300)]
+    for name in names:
+        await connection.publish_core(f"$KV.{bucket.name}.{name}", name.encode())
+    last = await bucket.put("other", b"x")
+    gone = await bucket.put("k.gone", b"y")
+    await bucket.delete("k.gone")
+    await bucket.put("other", b"z")
+    with fail_after(30):
+        assert await bucket.keys("k.*") == [*names, "k.gone"]  # its marker stays
+        found = await bucket.entries_of([*names[:1_200], "k.gone", "k.never", "other"])
+    assert {entry.key: entry.value for entry in found} == {n: n.encode() for n in names[:1_200]} | {"other": b"z"}
+    assert await bucket.entries_of([]) == []
+    assert last < gone < await bucket.last_revision("k.*") < await bucket.last_revision()
+    assert await bucket.last_revision("nothing.*") == 0
+
+
+async def test_entries_too_large_for_one_answer_are_read_one_by_one(
+    connection: Connection, publisher: Publisher
+) -> None:
+    bucket = await bucket_of(connection, publisher, bytes)
+    large = {f"k{number}": bytes([number]) * 900_000 for number in range(76)}  # the server cuts at 64 MiB
+    for key, value in large.items():
+        await bucket.put(key, value)
+    with fail_after(30):
+        found = await bucket.entries_of(list(large))
+    assert {entry.key: entry.value for entry in found} == large
+
+
 async def test_patterns_choose_keys(connection: Connection, publisher: Publisher) -> None:
     bucket = await bucket_of(connection, publisher, bytes)
     for key in ("a", "a.b", "a.c", "a.b.c", "d.b"):
