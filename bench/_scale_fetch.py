@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 import time
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
@@ -28,7 +29,7 @@ from bench._quiet import memory_mb
 from bench._scale import Line
 from penstock.admin.records import Records
 from penstock.admin.sources import Wanted, add
-from penstock.node.app import COLLECT_AFTER
+from penstock.node.app import COLLECT_AFTER, SWITCH_S
 from penstock.node.config import Config
 from penstock.node.fetch_engine import FetchEngine, open_fetch_engine
 from penstock.node.node import Node, open_node
@@ -243,8 +244,9 @@ class _Held:
 
 @asynccontextmanager
 async def _node(bench: Bench, held: _Held) -> AsyncIterator[tuple[Node, FetchEngine]]:
-    """Run a node's fetch engine in this process, which collects garbage as a node does. `held` sees how long the loop
-    was blocked."""
+    """Run a node's fetch engine in this process, which collects garbage and switches threads as a node does. `held`
+    sees how long the loop was blocked."""
+    sys.setswitchinterval(SWITCH_S)
     gc.freeze()
     gc.set_threshold(*COLLECT_AFTER)
     config, stop = Config(nats=bench.url, roles=("allocator", "monitor")), anyio.Event()

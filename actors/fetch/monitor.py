@@ -210,7 +210,7 @@ class Monitor:
             for remove in removers:
                 remove()
             self.elected = anyio.Event()
-            self._measures.keep_only(())
+            self._measures.forget_sources()
 
     def _begin_anew(self) -> None:
         """Forget what was reported: another node may have led meanwhile, and reported that it is over."""
@@ -259,7 +259,7 @@ class Monitor:
         self._buried &= self._worth
         if self._has_other_sources:
             self._has_other_sources = False
-            self._forget_all_but(set(self._sources.known()))
+            await self._forget_all_but(set(self._sources.known()))
         if monotonic_s() - self._looked_s >= min(LOOK_AT_CONSUMERS_S, self.progress.stuck_s):
             self._looked_s = monotonic_s()
             await self._look_at_consumers()
@@ -267,8 +267,8 @@ class Monitor:
             self._counted_s = monotonic_s()
             await self._look_at_dead_letters()
 
-    def _forget_all_but(self, sources: set[SourceKey]) -> None:
-        self._measures.keep_only([(source.platform, source.source) for source in sources])
+    async def _forget_all_but(self, sources: set[SourceKey]) -> None:
+        await self._measures.keep_only([(source.platform, source.source) for source in sources])
         self._lagging &= sources
         self._parked &= sources
         self._failures.keep_only(sources)

@@ -10,6 +10,8 @@ from contextlib import suppress
 from functools import cache
 from typing import Any, NamedTuple
 
+from actors.runtime.pieces import in_pieces
+
 BY_SOURCE = ("platform", "source")
 BY_OUTCOME = ("topic", "outcome")
 READS = 10
@@ -205,12 +207,18 @@ class Measures:
         self._parked.labels(*names).set(is_parked)
         self._paused.labels(*names).set(is_paused)
 
-    def keep_only(self, sources: Collection[tuple[str, str]]) -> None:
-        """Drop the metrics of all other sources (platform and source). They were removed, or another node leads."""
-        for names in self._known.difference(sources):
+    async def keep_only(self, sources: Collection[tuple[str, str]]) -> None:
+        """Drop the metrics of all other sources (platform and source), which were removed, in pieces."""
+        async for names in in_pieces(self._known.difference(sources)):
             self._known.discard(names)
             for gauge in self._by_source:
                 gauge.remove(*names)
+
+    def forget_sources(self) -> None:
+        """Drop the metrics of all sources: another node leads."""
+        self._known.clear()
+        for gauge in self._by_source:
+            gauge.clear()
 
 
 class _Asked:

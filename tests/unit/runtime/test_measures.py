@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import anyio
 from prometheus_client import generate_latest
 
 from actors.runtime.measures import HubFigures, Measures, RateFigure
@@ -56,3 +57,38 @@ def test_figures_that_change_while_they_are_read_are_read_again() -> None:
     told = generate_latest(measures.registry).decode()
     assert 'penstock_flow_rows_in_flight{flow="pay"} 7.0' in told
     assert 'penstock_flow_rows_in_flight{flow="mail"} 1.0' in told
+
+
+def _with_sources(count: int) -> Measures:
+    measures = Measures()
+    for number in range(count):
+        measures.source(
+            "mall", f"s{number}", lag_ms=lambda: 0, down_ms=0, slices=1, holes=0, is_parked=False, is_paused=False
+        )
+    return measures
+
+
+async def test_sources_that_were_removed_are_dropped_in_pieces() -> None:
+    """All at once they would hold the loop, and no heartbeat could leave meanwhile."""
+    measures, turns, is_over = _with_sources(2_000), 0, False
+
+    async def count() -> None:
+        nonlocal turns
+        while not is_over:
+            turns += 1
+            await anyio.lowlevel.checkpoint()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(count)
+        await measures.keep_only([("mall", "s7")])
+        is_over = True
+    told = generate_latest(measures.registry).decode()
+    assert 'penstock_open_slices{platform="mall",source="s7"} 1.0' in told
+    assert 's8"' not in told
+    assert turns > 2
+
+
+def test_who_leads_no_more_tells_of_no_source() -> None:
+    measures = _with_sources(3)
+    measures.forget_sources()
+    assert 'source="' not in generate_latest(measures.registry).decode()
