@@ -169,7 +169,9 @@ async def test_who_goes_away_leaves_no_request_and_takes_no_message(
             tasks.cancel_scope.cancel()
         assert pulls.waiting == 0
         await store(publisher, 3)
-        got = await pulls.pull(stream, CONSUMER, most=10, wait_s=10)
+        got: list[Delivery] = []
+        while len(got) < 3:  # an answer is what is there by then
+            got += await pulls.pull(stream, CONSUMER, most=10, wait_s=10)
         assert numbers(got) == [0, 1, 2]
         assert [delivery.delivered for delivery in got] == [1, 1, 1]
 
