@@ -83,7 +83,7 @@ class ItemPages:
         return ItemPage(found, f"{after}.0" if after < chunks else "")
 
     async def sheet(self, instance_id: str, *, status: Wanted = "all") -> SheetHead:
-        """Return how the sheet of an instance that is over is written. `items` has what is in it. With a status it is a
+        """Return how the sheet of an instance that is over is written. `page` has what is in it. With a status it is a
         sheet of these items alone, to be put right and handed in again."""
         record = await self._instances.get(check_token("instance", instance_id))
         if record.state not in FINAL:
@@ -212,6 +212,7 @@ def _info(end: Outcome) -> str:
 
 
 def check_items(record: Instance, items: Sequence[int]) -> None:
+    """Refuse items that the instance does not have, and too many."""
     count = known_items(record) or 0
     if len(items) > MOST_REDONE:
         raise BatchRefused(f"{len(items)} items: name at most {MOST_REDONE}, or none for all that failed")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from msgspec import DecodeError
 from msgspec.structs import replace
@@ -44,6 +44,7 @@ from streams.errors import MalformedSubject
 from streams.specs import fetch_consumer
 from streams.subjects import check_token
 
+T = TypeVar("T")
 ZoneOf = Callable[[str], Awaitable[str | None]]
 """Returns the zone that a bound means now (actors/runtime/rules/bounds.py)."""
 
@@ -98,8 +99,8 @@ class SourceDesk:
         """Return the sources whose keys match, each at one look, by name, with what keeps it from being read. Many
         sources take no more requests than one, but for their adapters and zones. `after`: those that follow this
         source. `limit`: at most so many, `None`: all. Of the others only the names are read then."""
-        stored = await (self._read(pattern) if limit is None else self._read_page(pattern, after, limit, Overview))
-        looks = await self._looks(stored, after)
+        stored = await self._read(pattern, after=after, limit=limit)
+        looks = await self._looks(stored)
         running = [one for one in looks if one.shown.state == "running"]
         waiting = [one.key for one in running if one.shown.open or _fault_of(stored, one.shown.adapter)]
         worlds = await self._worlds(stored, waiting)
@@ -108,10 +109,10 @@ class SourceDesk:
             for one in looks
         ]
 
-    async def rows(self, *, after: str = "", limit: int) -> list[SourceRow]:
-        """Return up to `limit` sources as a file has them, by name, from the one that follows `after`. Records that do
-        not decode are left out."""
-        stored = await self._read_page(">", after, limit, SourceRow)
+    async def rows(self, *, after: str = "", limit: int | None = None) -> list[SourceRow]:
+        """Return the sources as a file has them, by name. Records that do not decode are left out. `after` and `limit`:
+        as in `overviews`."""
+        stored = await self._read(">", after=after, limit=limit, is_of_rows=True)
         return [
             row_of(key, record, stored.levels, stored.ledgers.get(key))
             for key, record in sorted(stored.sources.items(), key=lambda found: found[0])
@@ -146,25 +147,26 @@ class SourceDesk:
                 return slice_why(shown, ledger, piece, world, self._clock.now_ms())
         raise UnknownSource(f"no source {key} with a ledger; `penstock sources list` shows all")
 
-    async def _read(self, pattern: str) -> _Stored:
-        sources = await stored_sources(self._settings.bucket, pattern)
-        ledgers = await stored_ledgers(self._ledgers, pattern)
-        return _Stored(await self._levels(), sources, ledgers, await living(self._nodes), {})
-
-    async def _read_page(self, pattern: str, after: str, limit: int, of: type[Overview] | type[SourceRow]) -> _Stored:
+    async def _read(
+        self, pattern: str, *, after: str = "", limit: int | None = None, is_of_rows: bool = False
+    ) -> _Stored:
         """Read the sources behind `after` until there are `limit` to show. A ledger alone is shown, and is no row."""
         bucket = self._settings.bucket
-        names = await stored_names(bucket, self._ledgers, pattern)
-        first = bisect_right(names, cursor(after)) if after else 0
         sources, ledgers = dict[SourceKey, SourceRecord | Broken](), dict[SourceKey, Ledger | Broken]()
-        missing = limit
-        while first < len(names) and missing > 0:  # some of the names were deleted
-            some = names[first : first + missing]
-            sources |= await stored_sources(bucket, names=some)
-            ledgers |= await stored_ledgers(self._ledgers, names=some)
-            first += missing
-            rows = sum(isinstance(record, SourceRecord) for record in sources.values())
-            missing = limit - (rows if of is SourceRow else len({*sources, *ledgers}))
+        if limit is None:
+            sources = _behind(await stored_sources(bucket, pattern), after)
+            ledgers = _behind(await stored_ledgers(self._ledgers, pattern), after)
+        else:
+            names = await stored_names(bucket, self._ledgers, pattern)
+            first = bisect_right(names, cursor(after)) if after else 0
+            missing = limit
+            while first < len(names) and missing > 0:  # some of the names were deleted
+                some = names[first : first + missing]
+                sources |= await stored_sources(bucket, names=some)
+                ledgers |= await stored_ledgers(self._ledgers, names=some)
+                first += missing
+                rows = sum(isinstance(record, SourceRecord) for record in sources.values())
+                missing = limit - (rows if is_of_rows else len({*sources, *ledgers}))
         return _Stored(await self._levels(), sources, ledgers, await living(self._nodes), {})
 
     async def _levels(self) -> Levels:
@@ -206,11 +208,9 @@ class SourceDesk:
         specs = [fetch_consumer(self._connection.namespace, platform, lane) for lane in lanes]
         return next(filter(None, (unmade_by_all(nodes, spec.name) for spec in specs)), "")
 
-    async def _looks(self, stored: _Stored, after: str = "") -> list[_Look]:
-        nodes = tending_nodes(stored.nodes)
-        first, found = cursor(after), list[_Look]()
-        names = sorted(key for key in {*stored.sources, *stored.ledgers} if key > first or not after)
-        async for key in in_pieces(names):
+    async def _looks(self, stored: _Stored) -> list[_Look]:
+        nodes, found = tending_nodes(stored.nodes), list[_Look]()
+        async for key in in_pieces(sorted({*stored.sources, *stored.ledgers})):
             record, ledger = stored.sources.get(key), stored.ledgers.get(key)
             settle_ms = await self._settle_ms(stored, key)
             now_ms = self._clock.now_ms()
@@ -257,6 +257,11 @@ class SourceDesk:
                 free_ms, limit = max(found, key=lambda one: (one[0], one[1].wanted.key))
                 spent[source] = SpentRate(limit.name, limit.wanted.rate.per_s, free_ms)
         return spent
+
+
+def _behind(found: Mapping[SourceKey, T], after: str) -> dict[SourceKey, T]:
+    first = cursor(after)
+    return {key: each for key, each in found.items() if key > first or not after}
 
 
 def _fault_of(stored: _Stored, adapter: str) -> str:

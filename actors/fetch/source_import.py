@@ -169,16 +169,6 @@ class Importer:
         )
         return done, [each for each in rows if each[0] in lost]
 
-    async def export(self) -> list[SourceRow]:
-        """Return all sources as rows, by name. Records that do not decode are left out."""
-        known = await self._read()
-        ledgers = {source: ledger for source, (ledger, _) in known.ledgers.items()}
-        return [
-            row_of(source, record, known.settings.levels, ledgers.get(source))
-            for source, (record, _) in sorted(known.records.items(), key=lambda found: found[0])
-            if isinstance(record, SourceRecord)
-        ]
-
     # ---- reading and checking
 
     async def _read(self) -> _Known:

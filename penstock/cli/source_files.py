@@ -99,7 +99,7 @@ async def _export(
         from penstock.rows.source_files import form_of, write_rows
 
         form = form_of("--form", form)
-        rows = await Records(session).importer.export()
+        rows = await Records(session).source_desk.rows()
     if not call.out.is_json:
         sys.stdout.write(write_rows(rows, form))
     call.out.result(rows)
