@@ -28,7 +28,6 @@ from msgspec import Struct
 
 from actors.flow.rules.governing import Governing
 from actors.flow.rules.slots import Slotting
-from actors.runtime.actor import until_stopped
 from actors.runtime.logs import fields
 from streams.bucket import Bucket
 from streams.chance import chance
@@ -74,13 +73,11 @@ class Governor:
         connection: Connection,
         leases: Bucket[bytes],
         rate_of: Callable[[str], float | None],
-        stop: anyio.Event,
     ) -> None:
         self._node = node
         self._connection = connection
         self._leases = leases
         self._rate_of = rate_of
-        self._stop = stop
         self._is_missing = anyio.Event()
         self._term: tuple[int, Governing, Slotting] | None = None
         """The revision of `TERM` as this node wrote it, and what it knew as the governor."""
@@ -94,10 +91,8 @@ class Governor:
         self._is_missing.set()
 
     async def run(self, *, task_status: TaskStatus[None]) -> None:
-        """Govern when elected, until the node stops."""
-        await until_stopped(self._stop, self._campaign, task_status=task_status)
-
-    async def _campaign(self) -> None:
+        """Govern when elected, until cancelled. A node that stops may need shares for its work in hand."""
+        task_status.started()
         while True:
             lease = await self._try_to_acquire()
             if lease is not None:

@@ -41,7 +41,6 @@ async def open_flow_engine(node: Node) -> AsyncIterator[FlowEngine]:
         connection=node.connection,
         leases=node.bucket("LEASES"),
         rate_of=node.rates.rate_of,
-        stop=node.stop,
     )
     node.rates.on_silence(governor.missing)
     node.slots.on_silence(governor.missing)

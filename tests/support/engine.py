@@ -114,9 +114,7 @@ async def running_node(
     memory = StoreMemory(connection, ())
     store = StoreWatch(connection, memory, health=partial(health_of, config, connection))
     shared = Shared(config, connection, publisher, members, settings, events, memory, store, stop)
-    governor = Governor(
-        node=node, connection=connection, leases=shared.bucket("LEASES"), rate_of=shared.rates.rate_of, stop=stop
-    )
+    governor = Governor(node=node, connection=connection, leases=shared.bucket("LEASES"), rate_of=shared.rates.rate_of)
     async with open_fetch_engine(shared, rates=OwnRates()) as engine, anyio.create_task_group() as tasks:
         specs = [
             ActorSpec(name="events", role="", run=events.run),

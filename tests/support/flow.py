@@ -147,11 +147,10 @@ async def flow_hand(
     connection: Connection, name: str, rate: Callable[[str], float], *, governs: bool = True
 ) -> AsyncIterator[FlowHand]:
     """Run one node until the block ends. It then hands back what it has."""
-    stop = anyio.Event()
     async with Publisher(connection) as publisher:
         leases = Bucket(connection, publisher, connection.namespace.bucket("LEASES"), bytes)
         rates = LeasedRates(connection, name)
-        governor = Governor(node=name, connection=connection, leases=leases, rate_of=rates.rate_of, stop=stop)
+        governor = Governor(node=name, connection=connection, leases=leases, rate_of=rates.rate_of)
         if governs:
             rates.on_silence(governor.missing)
         hand = FlowHand(name, governor, rates.of("t", rate))

@@ -44,7 +44,7 @@ async def governed(jobs: Jobs) -> AsyncIterator[Governor]:
     buckets = tuple(spec for spec in topology_for(connection).buckets if spec.name == name)
     await apply(connection, Topology(buckets=buckets, profile="fast"))
     leases = Bucket(connection, jobs.publisher, name, bytes)
-    governor = Governor(node="g", connection=connection, leases=leases, rate_of=lambda _key: None, stop=anyio.Event())
+    governor = Governor(node="g", connection=connection, leases=leases, rate_of=lambda _key: None)
     async with anyio.create_task_group() as tasks:
         await tasks.start(governor.run)
         tasks.start_soon(stand_again, governor)
