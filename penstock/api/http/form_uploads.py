@@ -57,14 +57,14 @@ class FormFile:
 
     async def parts(self) -> AsyncIterator[bytes]:
         """Yield the file's bytes as they arrive. Raises RefusedRequest also for what comes behind it."""
-        behind = ""
+        behind: PartHead | None = None
         async for each in self._reading.events():
             if not isinstance(each, bytes):
                 if each.file_name:
                     raise _bad("a second file; send one at a time", each.name)
-                behind = each.name
-            elif behind:
-                raise _bad("comes behind the file", behind, LAST)
+                behind = each
+            elif behind is not None:
+                raise _bad("comes behind the file", behind.name, LAST)
             else:
                 yield each
 

@@ -151,10 +151,12 @@ async def test_a_form_that_stops_or_has_more_behind_its_file_stores_nothing(
 ) -> None:
     kind = {"Content-Type": "multipart/form-data; boundary=XX"}
     named = b'--XX\r\nContent-Disposition: form-data; name="file"; filename="a.csv"\r\n\r\nsku,price\r\nA,1\r\n'
+    nameless = b'--XX\r\nContent-Disposition: form-data; name=""\r\n\r\n\r\nB,2\r\n--XX--'
     for path, body, status in (
         ("register?id=http-cut", named, 400),
         ("register?id=http-cut", named + b"--X", 400),
         ("register?id=http-cut", named + b'--XX\r\nContent-Disposition: form-data; name="id"\r\n\r\n1\r\n--XX--', 422),
+        ("register?id=http-cut", named + nameless, 422),
         ("register?id=http-cut", named + named + b"--XX--", 422),
         ("register?id=http-cut", b"rubbish" * 1_000, 400),
     ):
