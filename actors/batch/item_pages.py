@@ -65,12 +65,11 @@ class ItemPages:
         record = await self._whole(check_token("instance", instance_id))
         first, skip = _read_cursor(cursor)
         found: list[ItemShown] = []
-        is_rows = self._is_rows(record)
         made = made_so_far(record)
         chunks = made.chunks if made is not None else 0
         size = 0
-        for number in range(first, min(first + SCANNED, chunks)):
-            for at, (view, own) in enumerate([each async for each in self._of_chunk(record, number, is_rows)]):
+        async for number, views in self._of_chunks(record, range(first, min(first + SCANNED, chunks)), most):
+            for at, (view, own) in enumerate(views):
                 if (number, at) < (first, skip) or (status != "all" and view.status != status):
                     continue
                 if found and size + own > most_bytes:
@@ -178,20 +177,28 @@ class ItemPages:
                 found += [reason] if index in named else []
         return found
 
-    async def _of_chunk(self, record: Instance, number: int, is_rows: bool) -> AsyncIterator[tuple[ItemShown, int]]:
-        """Yield a chunk's items, each with its size in bytes. For missing chunks in a row, yield all at the first."""
-        chunk = await self._items.chunk(record, number)
+    async def _of_chunks(
+        self, record: Instance, numbers: range, most: int
+    ) -> AsyncIterator[tuple[int, Iterator[tuple[ItemShown, int]]]]:
+        """Yield the numbers of chunks, each with its items and their sizes in bytes. So many chunks are read at a time
+        as have `most` items."""
+        made, is_rows = made_so_far(record), self._is_rows(record)
         rest = _NOT_ENDED if record.state not in FINAL else _LOST if record.gone else _CANCELLED
-        if chunk is not None:
-            found = await self._items.results(record, [number], least_seq=record.counted_seq)
-            for pair in _views(chunk, found[number], rest, is_rows=is_rows):
-                yield pair
-        else:
-            await self._whole(record.instance_id)
-            gap = await self._items.lost(record, number)
-            for part in lost_parts(gap.indexes.start, gap.indexes.stop):
-                for pair in _views(part, gap.results, _LOST, is_rows=False):
-                    yield pair
+        at_once = 1 if made is None else 1 + most * made.chunks // max(1, made.items)
+        for at in range(0, len(numbers), at_once):
+            some = numbers[at : at + at_once]
+            for number, (chunk, results) in zip(some, await self._items.with_results(record, some), strict=True):
+                if chunk is not None:
+                    yield number, _views(chunk, results, rest, is_rows=is_rows)
+                else:
+                    yield number, await self._of_gap(record, number)
+
+    async def _of_gap(self, record: Instance, number: int) -> Iterator[tuple[ItemShown, int]]:
+        """Return the items of the missing chunks from this one on. There are none if the one before is missing too."""
+        await self._whole(record.instance_id)
+        gap = await self._items.lost(record, number)
+        parts = lost_parts(gap.indexes.start, gap.indexes.stop)
+        return (pair for part in parts for pair in _views(part, gap.results, _LOST, is_rows=False))
 
 
 def _views(

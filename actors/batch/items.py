@@ -10,7 +10,7 @@ to it.
 """
 
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -83,10 +83,24 @@ class BatchItems:
     async def chunks(self, record: Instance, numbers: Sequence[int]) -> list[Chunk | None]:
         """Return several chunks in the order of `numbers`. `None` stands for missing ones. Any replica replies first.
         The leader replies for the chunks that this replica does not have: it may be behind."""
-        subjects = [self._chunk_subject(record.instance_id, fence_of(record, number), number) for number in numbers]
-        found = await last_entries(self._connection, self._stream, subjects)
-        entries = [found.get(subject) or await self._of_leader(subject) for subject in subjects]
-        return [None if entry is None else _readable(entry) for entry in entries]
+        subjects = self._chunk_subjects(record, numbers)
+        return await self._chunks_among(await last_entries(self._connection, self._stream, subjects), subjects)
+
+    async def with_results(
+        self, record: Instance, numbers: Sequence[int]
+    ) -> list[tuple[Chunk | None, list[ChunkResult]]]:
+        """Return several chunks, as `chunks` does, each with all results of it that were counted. One request reads
+        both: if no chunk had a result, an answer without messages would not tell whether the replica is behind."""
+        subjects, patterns = self._chunk_subjects(record, numbers), self._result_patterns(record, numbers)
+        both = [each for pair in zip(subjects, patterns, strict=True) for each in pair]
+        try:
+            found = await last_entries(self._connection, self._stream, both, least_seq=record.counted_seq)
+        except Behind:
+            results = await self.results(record, numbers, least_seq=record.counted_seq)
+            return list(zip(await self.chunks(record, numbers), results.values(), strict=True))
+        chunks = await self._chunks_among(found, subjects)
+        ends = self._results_among(record, numbers, (found[each] for each in found.keys() - subjects))
+        return list(zip(chunks, ends.values(), strict=True))
 
     async def gap(self, record: Instance, number: int) -> Gap:
         """Return the gap in which this missing chunk is."""
@@ -118,16 +132,12 @@ class BatchItems:
     ) -> dict[int, list[ChunkResult]]:
         """Return the results of chunks by chunk, each in the order of their rounds. Any replica replies first. The
         leader replies if that one may not have all that is stored up to `least_seq`."""
-        patterns = [self._namespace.pattern("results", record.instance_id, str(number), "*") for number in numbers]
-        results: dict[int, list[ChunkResult]] = {number: [] for number in numbers}
+        patterns = self._result_patterns(record, numbers)
         try:
             entries = [*(await last_entries(self._connection, self._stream, patterns, least_seq=least_seq)).values()]
         except Behind:
             entries = [entry for pattern in patterns for entry in await self._all_of_leader(pattern)]
-        for entry in entries:
-            if (result := self._result(entry, record)) is not None:
-                results[result.chunk].append(result)
-        return {number: sorted(found, key=lambda each: each.round) for number, found in results.items()}
+        return self._results_among(record, numbers, entries)
 
     async def rounds(self, record: Instance, chunk: int, number: int) -> list[ChunkResult] | None:
         """Return the results of a chunk in the order of their rounds. `None`: one is missing that is needed to know
@@ -234,6 +244,19 @@ class BatchItems:
             seq = entry.seq + 1
         return found
 
+    async def _chunks_among(self, found: Mapping[str, LogEntry], subjects: Sequence[str]) -> list[Chunk | None]:
+        entries = [found.get(subject) or await self._of_leader(subject) for subject in subjects]
+        return [None if entry is None else _readable(entry) for entry in entries]
+
+    def _results_among(
+        self, record: Instance, numbers: Sequence[int], entries: Iterable[LogEntry]
+    ) -> dict[int, list[ChunkResult]]:
+        results: dict[int, list[ChunkResult]] = {number: [] for number in numbers}
+        for entry in entries:
+            if (result := self._result(entry, record)) is not None:
+                results[result.chunk].append(result)
+        return {number: sorted(found, key=lambda each: each.round) for number, found in results.items()}
+
     def _result(self, entry: LogEntry, record: Instance) -> ChunkResult | None:
         """Return the result at its place. `None`, and a line in the log, if it is no result of the instance there."""
         result = self._readable_result(entry)
@@ -265,6 +288,12 @@ class BatchItems:
 
     def _chunk_subject(self, instance_id: str, fence: int, number: int) -> str:
         return self._namespace.subject("items", instance_id, str(fence), str(number))
+
+    def _chunk_subjects(self, record: Instance, numbers: Sequence[int]) -> list[str]:
+        return [self._chunk_subject(record.instance_id, fence_of(record, number), number) for number in numbers]
+
+    def _result_patterns(self, record: Instance, numbers: Sequence[int]) -> list[str]:
+        return [self._namespace.pattern("results", record.instance_id, str(number), "*") for number in numbers]
 
 
 def _readable(entry: LogEntry) -> Chunk | None:

@@ -261,17 +261,15 @@ class ReduceContext(_Step):
         upto, held = 0, list[ChunkResult]()  # results of missing chunks
         for first in range(0, seal.chunks, AT_ONCE):
             numbers = range(first, min(first + AT_ONCE, seal.chunks))
-            chunks = await self._items.chunks(self._record, numbers)
-            results = await self._items.results(self._record, numbers, least_seq=self._record.counted_seq)
-            for number, chunk in zip(numbers, chunks, strict=True):
+            for chunk, results in await self._items.with_results(self._record, numbers):
                 if chunk is None:
-                    held += results[number]
+                    held += results
                     continue
                 for lost in lost_parts(upto, chunk.first):
                     yield self._ended(lost, held)
                 upto, held = chunk.first + len(chunk.items), []
                 self.done = upto
-                yield self._ended(chunk, results[number])
+                yield self._ended(chunk, results)
         for lost in lost_parts(upto, seal.items):
             yield self._ended(lost, held)
 
