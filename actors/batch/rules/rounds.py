@@ -66,7 +66,7 @@ def missing_round(known: Sequence[ChunkResult], number: int, earlier: Sequence[i
     ones. `None`: there is none. `earlier`: the first rounds of passes before. In each pass, a round that left something
     to the next one has a next one."""
     rounds = {each.round for each in known}
-    nexts = (each.round + 1 for each in known if (each.again or each.left) and each.round + 1 != number)
+    nexts = (each.round + 1 for each in known if (each.again or each.left) and each.round + 1 < number)
     due = (*earlier, *range(_first_of_pass(number), number), *nexts)
     return next((each for each in due if each not in rounds), None)
 

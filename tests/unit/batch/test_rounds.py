@@ -115,6 +115,11 @@ def test_a_round_waits_for_all_results_that_it_goes_by() -> None:
     assert missing_round([], 1, []) is None
 
 
+def test_a_round_that_comes_again_needs_none_of_the_rounds_behind_it() -> None:
+    known = [result_of(CHUNK, 0, number, [], [], "me", left=1) for number in (1, 2, 3)]
+    assert [missing_round(known, number, []) for number in (1, 2, 3)] == [None] * 3
+
+
 def test_each_pass_knows_which_chunks_the_earlier_ones_let_out() -> None:
     record = Instance(instance_id="i", task="t", created_ms=0, state="cancelled", released=2)
     again = replace(retry(record), state="cancelled", released=5, first_new=3)
