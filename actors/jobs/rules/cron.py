@@ -15,6 +15,7 @@ from zoneinfo import ZoneInfo
 from cronsim import CronSim, CronSimError
 
 LONGEST_LINE = 256
+MINUTE_S, HOUR_S = 60, 3_600
 
 _NICKNAMES = {
     "@yearly": "0 0 1 1 *",
@@ -58,6 +59,27 @@ def check_cron(line: str) -> None:
         raise BadRecurrence("cron", line, f"has {len(line.split())} fields", f"write {FORM}") from error
 
 
+class _Minutes(CronSim):
+    """The library's moments, also where the clock changes by less than an hour, or amid an hour. There the library's
+    jumps to an hour or a minute leave out moments, or lead back, again and again (Pacific/Chatham)."""
+
+    def advance_hour(self) -> bool:
+        if self.dt.hour in self.hours:
+            return False
+        while self.dt.hour not in self.hours:
+            self.tick(HOUR_S - self.dt.minute * MINUTE_S - self.dt.second)
+            if self.dt.hour == 0:
+                break  # the day is another one
+        return True
+
+    def tick(self, seconds: int = 1) -> None:
+        begun = self.dt
+        super().tick(seconds)
+        if seconds > MINUTE_S and self.dt.utcoffset() != begun.utcoffset():
+            self.dt = begun
+            super().tick(MINUTE_S - begun.second)
+
+
 class _Fields(NamedTuple):
     """The parts of a cron line: the library computes the minutes, and the seconds lie within each of its minutes."""
 
@@ -85,6 +107,6 @@ def cron_dues(line: str, tz: str, after_ms: int) -> Iterator[int]:
     """Yield moments from the minute of `after_ms` on, never falling. Around a change of the clock some come twice."""
     minutes, seconds = _fields(line)
     start = datetime.fromtimestamp(after_ms // 60_000 * 60, UTC) - timedelta(minutes=1)
-    for minute in CronSim(minutes, start.astimezone(ZoneInfo(tz))):
+    for minute in _Minutes(minutes, start.astimezone(ZoneInfo(tz))):
         at_s = int(minute.timestamp())
         yield from ((at_s + second) * 1000 for second in seconds)

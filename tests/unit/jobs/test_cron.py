@@ -67,6 +67,28 @@ def test_a_line_with_a_star_follows_the_elapsed_time() -> None:
     assert fold == ["2026-10-25T02:30:00+02:00", "2026-10-25T02:30:00+01:00", "2026-10-25T03:30:00+01:00"]
 
 
+@pytest.mark.parametrize(
+    ("tz", "change"),
+    [
+        (BERLIN, "2026-10-25T02:00:00+01:00"),
+        ("America/Havana", "2026-03-08T01:00:00-04:00"),
+        ("Australia/Lord_Howe", "2026-04-05T01:30:00+10:30"),
+        ("Australia/Lord_Howe", "2026-10-04T02:30:00+11:00"),
+        ("Pacific/Chatham", "2026-04-05T02:45:00+12:45"),
+        ("Asia/Kathmandu", "1986-01-01T00:15:00+05:45"),
+    ],
+)
+@pytest.mark.parametrize("line", ["35 *", "10,20 */3", "0 */3", "*/15 */3", "*/15 2", "*/7 0"])
+def test_a_line_with_a_star_names_each_moment_of_the_wall_clock_once(line: str, tz: str, change: str) -> None:
+    """Also where the clock changes by less than an hour, or amid an hour."""
+    minutes, hours = (_named(field, size) for field, size in zip(line.split(), (60, 24), strict=True))
+    moments = range(ms(change) - 4 * 3_600_000, ms(change) + 26 * 3_600_000, 60_000)
+    found = list(islice(cron_dues(f"{line} * * *", tz, moments[0]), 500))
+    walls = ((at_ms, datetime.fromtimestamp(at_ms / 1000, ZoneInfo(tz))) for at_ms in moments)
+    expected = [at_ms for at_ms, wall in walls if wall.minute in minutes and wall.hour in hours]
+    assert [at_ms for at_ms in found if at_ms in moments] == expected
+
+
 @settings(deadline=None)
 @given(
     minute=st.sampled_from(["*", "*/7", "0", "30", "5,50"]),
