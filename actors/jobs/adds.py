@@ -27,6 +27,7 @@ from actors.jobs.rules.job_rules import (
     is_in_past,
     on_same_id,
     past_of,
+    voided,
 )
 from actors.jobs.stream import LOOKED_MS, NEAR_MS, PAUSES_S, SOON_MS, JobStream, TakenBack
 from actors.runtime.failpoints import reach
@@ -285,7 +286,7 @@ class JobAdds:
         stored and taken back. The server knows the message id of each."""
         now_ms = self._jobs.clock.now_ms()
         if found is not None and found.known is not None:
-            past = dict((*job.past, *past_of(found.known, now_ms=now_ms)))
+            past = dict((*job.past, *voided(past_of(found.known, now_ms=now_ms), found.known, now_ms=now_ms)))
             job = replace(job, past=tuple(past.items())[:MOST_PAST])
         is_ready = found is not None and found.state == "ready"
         if is_ready:

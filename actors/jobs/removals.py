@@ -12,7 +12,7 @@ import anyio
 from msgspec.structs import replace
 
 from actors.jobs.reads import Found, JobReads, found_of
-from actors.jobs.rules.job_rules import TRACE_MS, is_in_past, kept_s, marked, past_of
+from actors.jobs.rules.job_rules import TRACE_MS, is_in_past, kept_s, marked, past_of, voided
 from actors.jobs.stream import PAUSES_S, JobStream
 from actors.runtime.failpoints import reach
 from streams.errors import RevisionConflict, unknown_once
@@ -131,6 +131,7 @@ class JobRemovals:
     def _deletion(self, found: Found, nonce: str, trace_ms: int) -> Move:
         topic, key, now_ms = found.topic, found.key, self._jobs.clock.now_ms()
         past = marked(past_of(found.known, now_ms=now_ms) if found.known else (), (nonce, now_ms + trace_ms))
+        past = voided(past, found.known, now_ms=now_ms)
         record = JobDone(
             topic=topic,
             id=found.id,

@@ -85,7 +85,7 @@ class JobReplay:
 
     async def send_again(self, entries: Sequence[LogEntry], mark: Past = NO_MARK) -> list[ReplayedJob]:
         """Store the job of each dead letter anew, then remove the dead letter. The ones that cannot be sent stay, with
-        the reason. One whose job was finished or deleted all the same is removed alone.
+        the reason. One whose job was finished, deleted or replaced all the same is removed alone.
         Raises Disconnected, OutcomeUnknown, NoStream. A repeat is harmless."""
         now_ms, replayed, dead, jobs = self._clock.now_ms(), dict[int, ReplayedJob](), dict[int, JobRecord](), []
         for entry in entries:
@@ -98,9 +98,10 @@ class JobReplay:
         keys = [(job.topic, token_of(job.id)) for job in dead.values()]
         known = await self._store.find_many(keys, is_sure=True) if keys else {}
         for (seq, job), key in zip(dead.items(), keys, strict=True):
-            done = known[key].done if key in known else None
-            if done is not None and is_void(job, done):
-                replayed[seq] = ReplayedJob(seq, job.id, True, f"job {job.id} of {job.topic} was {done.outcome}")
+            found = known[key].known if key in known else None
+            if found is not None and is_void(job, found):
+                why = f"job {job.id} of {job.topic} was finished, deleted or replaced"
+                replayed[seq] = ReplayedJob(seq, job.id, True, why)
                 continue
             anew = job_again(job, letter_seq=seq, now_ms=now_ms)
             jobs.append((seq, replace(anew, past=marked(anew.past, mark))))

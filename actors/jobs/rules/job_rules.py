@@ -53,6 +53,8 @@ FORGOTTEN_MS = 180_000
 it removed in the last two minutes (ADR 35). The rest is for handing that out."""
 KEPT_MS = 86_400_000
 """How long after its end an add, or a delete, is known that its caller may repeat on purpose: the promise of a day."""
+VOID_MS = 3_600_000
+"""How long it is known that a held job was deleted or replaced, so that no dead letter of it is sent again."""
 MOST_PAST = 16
 """Adds and deletes of one id that are known as over. With more in a day the oldest ones go."""
 
@@ -276,10 +278,29 @@ def ended_otherwise(job: JobRecord, found: JobRecord | JobDone) -> bool:
     return is_in_past(found, job.nonce) and not is_given_up
 
 
-def is_void(letter: JobRecord, done: JobDone) -> bool:
-    """Return whether the job of a dead letter came to another end. `done`: what is known of the last job of its id.
+def voided(past: tuple[Past, ...], found: JobRecord | JobDone | None, *, now_ms: int) -> tuple[Past, ...]:
+    """Return what is over, with a mark of the job that is deleted or replaced, if somebody holds it: a dead letter of
+    it, which a bury without an answer may have left, is void."""
+    if isinstance(found, JobRecord) and found.receipt:
+        return marked(past, (_void(found.added_ms), now_ms + VOID_MS))
+    return past
+
+
+def is_void(letter: JobRecord, found: JobRecord | JobDone) -> bool:
+    """Return whether the job of a dead letter came to another end. `found`: what is known of the last job of its id.
     Whoever wrote the letter did not learn that it was stored, and so has not taken it back."""
-    return letter.added_ms == done.added_ms and done.outcome not in ("buried", "expired")
+    if is_in_past(found, _void(letter.added_ms)):
+        return True
+    if isinstance(found, JobRecord) or found.outcome in ("buried", "expired"):
+        return False
+    if found.added_ms:
+        return letter.added_ms == found.added_ms
+    # Who finishes by the receipt alone has not read the job, and knows only its nonce.
+    return found.receipt != "" and found.past != () and letter.nonce == found.past[0][0]
+
+
+def _void(added_ms: int) -> str:
+    return named_nonce("void", str(added_ms))
 
 
 def had_another_body(found: JobRecord | JobDone, nonce: str) -> bool:

@@ -635,11 +635,17 @@ async def test_what_ends_while_it_is_buried_is_no_dead_letter(
     assert await office.dead() == []
 
 
-@pytest.mark.parametrize("end", ["delete", "finish", None])
+@pytest.mark.parametrize(
+    ("end", "then"),
+    [
+        *((end, "") for end in ("delete", "finish by the id", "finish", "replace", None)),
+        *((end, then) for end in ("delete", "replace", None) for then in ("another is there", "another has ended")),
+    ],
+)
 async def test_a_dead_letter_whose_job_came_to_another_end_runs_nothing(
-    office: Office, monkeypatch: pytest.MonkeyPatch, end: str | None
+    office: Office, monkeypatch: pytest.MonkeyPatch, end: str | None, then: str
 ) -> None:
-    """The bury had no answer, and its caller asked no more."""
+    """The bury had no answer, and its caller asked no more. `then`: what became of another job of its id."""
 
     async def lose(*given: Any) -> list[int | StreamError]:
         await write_dead_letters(*given)
@@ -650,14 +656,27 @@ async def test_a_dead_letter_whose_job_came_to_another_end_runs_nothing(
     with monkeypatch.context() as patch:
         patch.setattr("actors.jobs.reservations.write_dead_letters", lose)
         assert codes_of(await office.desk.bury([receipt])) == ["unknown"]
-    if end is None:
-        assert codes_of(await office.desk.bury([receipt])) == ["ok"]
-    else:
-        ended = office.desk.delete(TOPIC, "a") if end == "delete" else office.desk.finish_by_id("a")
-        assert (await ended).code == "ok"
+    match end:
+        case "delete":
+            assert (await office.desk.delete(TOPIC, "a")).code == "ok"
+        case "finish by the id":
+            assert (await office.desk.finish_by_id("a")).code == "ok"
+        case "finish":
+            assert codes_of(await office.desk.finish([receipt])) == ["ok"]
+        case "replace":
+            await office.add("a", on_same="replace")
+        case _:
+            assert codes_of(await office.desk.bury([receipt])) == ["ok"]
+    if then and end != "replace":
+        await office.add("a")
+    if then == "another has ended":
+        assert codes_of(await office.desk.finish([(await office.reserve()).receipt])) == ["ok"]
+    stands = await office.state("a")
     assert len(await office.dead()) == 1
     await office.desk.kick(TOPIC, "a")
-    assert (await office.state("a") == "ready", await office.dead()) == (end is None, [])
+    is_sent = end is None and then != "another is there"
+    assert await office.state("a") == ("ready" if is_sent else stands)
+    assert len(await office.dead()) == (end is None and not is_sent)
 
 
 @pytest.mark.three_servers
