@@ -113,11 +113,12 @@ class Recorder:
         self._note(f"INFO of {service}", {}, b"", "", answer.headers, answer.payload)
 
     async def publish(self, subject: str, payload: str | bytes) -> None:
-        """Hand something in by a plain publish, wait until it was taken, and write down the dead letter it became."""
+        """Hand something in by a plain publish, wait until it was taken, and write down the dead letter it became. Its
+        sequence depends on what was handed in before, and is left out."""
         name, data = self._connection.namespace.name, payload.encode() if isinstance(payload, str) else payload
         namespace = self._connection.namespace
         dead = (await stream_state(self._connection, namespace.stream("DEAD")))["last_seq"]
-        await self._publisher.publish(f"{name}.submit.{subject}", data)
+        seq = (await self._publisher.publish(f"{name}.submit.{subject}", data)).seq
         while (await stream_state(self._connection, namespace.stream("SUBMIT")))["messages"]:
             await a_moment()
         pattern = namespace.pattern("dead", ">")
@@ -125,7 +126,9 @@ class Recorder:
             entry async for entry in read_log(self._connection, namespace.stream("DEAD"), pattern) if entry.seq > dead
         ]
         for letter in letters:
-            self._note(f"submit.{subject}", {}, data, letter.subject, {}, letter.payload)
+            at = letter.subject.removesuffix(f".{seq}")
+            told = letter.payload.replace(b'"id":"%d"' % seq, b'"id":"<seq>"')
+            self._note(f"submit.{subject}", {}, data, f"{at}.<seq>", {}, told)
         if not letters:
             self._note(f"submit.{subject}", {}, data, "taken", {}, b"")
 
