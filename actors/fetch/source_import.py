@@ -346,7 +346,7 @@ def new_ledger(start_ms: int, now_ms: int, *, epoch: int, is_paused: bool) -> Le
     """Return the ledger of a source that is added. `epoch`: after those that were seen of an earlier ledger, so that no
     late word of an old holder means a slice of the new one. An earlier ledger of which nothing was seen had the same
     epoch. So the fences begin with the time, beyond those that it gave: they are in the ids of messages too."""
-    ledger = msgspec.structs.replace(first_ledger(start_ms), epoch=epoch, fence=now_ms)
+    ledger = msgspec.structs.replace(first_ledger(start_ms), epoch=epoch, fence=now_ms, made_fence=now_ms)
     return steering.pause(ledger, ADDED_SO) if is_paused else ledger
 
 

@@ -82,12 +82,13 @@ class Coverage(Struct, frozen=True):
 
 
 def cover(ledger: Ledger | None, readings: Iterable[SliceCompleted], start_ms: int, end_ms: int) -> Coverage:
-    """Return what is known of `[start_ms, end_ms)`. `readings` may hold others. A repeat of one event counts once. It
-    costs one sort of what touches the range."""
+    """Return what is known of `[start_ms, end_ms)`. `readings` may hold others, also of a removed source of that name.
+    A repeat of one event counts once. It costs one sort of what touches the range."""
+    made_fence = ledger.made_fence if ledger is not None else 0
     touching = {
         (event.slice_id, event.fence, event.finished_ms): event
         for event in readings
-        if event.start_ms < end_ms and event.end_ms > start_ms
+        if event.start_ms < end_ms and event.end_ms > start_ms and (event.fence > made_fence or not made_fence)
     }
     ordered = tuple(sorted(touching.values(), key=lambda event: (event.start_ms, event.finished_ms)))
     pieces = [_piece(ledger, *segment) for segment in _segments(ledger, ordered, start_ms, end_ms)]

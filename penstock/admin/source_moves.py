@@ -6,6 +6,8 @@ Each is one move of its ledger under compare-and-set, so it may be repeated, and
 from collections.abc import Callable
 from contextlib import suppress
 
+from msgspec.structs import replace
+
 from actors.fetch.look_desk import LookView, lengths_for, view_of
 from actors.fetch.rules import steering
 from actors.fetch.rules.ledger import Ledger
@@ -48,7 +50,7 @@ async def rewind(records: Records, source: SourceKey, to_ms: int) -> Ledger:
     if to_ms > records.now_ms():
         raise UsageError(f"{source}: {time_text(to_ms)} lies in the future; write a moment that has passed")
     if ledger is None:
-        return await make_ledger(records, source, to_ms)
+        return await make_ledger(records, source, to_ms, is_lost=True)
     if to_ms > ledger.watermark_ms:
         raise UsageError(
             f"{source}: cannot rewind to {time_text(to_ms)}, which lies beyond the watermark "
@@ -124,10 +126,13 @@ async def _take_away(bucket: Bucket[bytes], key: str) -> bytes | None:
     return None
 
 
-async def make_ledger(records: Records, source: SourceKey, start_ms: int, *, is_paused: bool = False) -> Ledger:
-    """Make the first ledger, or one in place of a deleted one."""
+async def make_ledger(
+    records: Records, source: SourceKey, start_ms: int, *, is_paused: bool = False, is_lost: bool = False
+) -> Ledger:
+    """Make the first ledger of a source, or one in place of a lost one: then readings before it count."""
     epochs = await first_epochs(records.connection, [source])
     ledger = new_ledger(start_ms, records.now_ms(), epoch=epochs.get(source, 1), is_paused=is_paused)
+    ledger = replace(ledger, made_fence=0) if is_lost else ledger
     try:
         await records.create_ledger(source, ledger)
     except RevisionConflict:

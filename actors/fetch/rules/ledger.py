@@ -183,6 +183,7 @@ class Ledger(msgspec.Struct, frozen=True, omit_defaults=True):
     it. `has_readable`: an answer could be read since then, whatever became of its window. `answers` says of its
     requests what `trust` says of its rows: above 0, some were answered, and so many windows in a row may still be
     refused. `owes_end`: an administrator got a notice of a hole, and must get one when none is left.
+    `made_fence`: the fence when the source was added. Readings up to it are of a removed source of its name.
     """
 
     start_ms: int
@@ -205,6 +206,7 @@ class Ledger(msgspec.Struct, frozen=True, omit_defaults=True):
     tuning: Tuning | None = None
     limit: Limit | None = None
     hints: Hints | None = None
+    made_fence: int = 0
 
 
 def first_ledger(start_ms: int) -> Ledger:

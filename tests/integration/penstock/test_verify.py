@@ -5,9 +5,12 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 from aiohttp import web
+from msgspec.structs import replace
 
 from actors.fetch.rules.ledger import Hole, Ledger, OpenSlice, revised
 from actors.fetch.sources import SourceKey
+from penstock.admin.source_moves import remove, rewind
+from penstock.admin.sources import Wanted, add
 from penstock.times import time_text
 from platforms.mall.server import Mall
 from streams.connection import Connection
@@ -30,7 +33,9 @@ RAW = msgspec.Raw(b"{}")
 M = 60_000
 
 
-def completed(slice_id: str, *, rows: int = 0, at_ms: int = 9, is_proven: bool = True) -> SliceCompleted:
+def completed(
+    slice_id: str, *, rows: int = 0, at_ms: int = 9, is_proven: bool = True, fence: int = 1
+) -> SliceCompleted:
     _, start, end = slice_id.split("-")
     return SliceCompleted(
         platform="mall",
@@ -39,7 +44,7 @@ def completed(slice_id: str, *, rows: int = 0, at_ms: int = 9, is_proven: bool =
         start_ms=int(start),
         end_ms=int(end),
         attempt=1,
-        fence=1,
+        fence=fence,
         node="n1",
         started_ms=at_ms,
         finished_ms=at_ms,
@@ -88,6 +93,26 @@ async def test_a_range_that_was_wholly_read_ends_with_exit_code_0(cli: CommandLi
     document = (await cli("verify", "mall/s1", *span(0, 2 * M), "--json")).ok().json()
     assert (document["is_whole"], document["read_ms"], document["unproven_ms"]) == (True, 2 * M, M)
     assert document["audit"] is None
+
+
+async def test_readings_of_a_removed_source_do_not_count_for_one_of_its_name(cli: CommandLine) -> None:
+    """Those of a ledger that is only lost do."""
+    account, now_ms = {"base_url": "http://127.0.0.1:9", "shop": "s1"}, cli.records.now_ms() // 1000 * 1000
+    wanted = Wanted(SHOP, "mall", account, start=time_text(now_ms), is_tried=False)
+    made = (await add(cli.records, wanted)).ledger
+    await cli.records.tell(completed(f"t{made.epoch}-0-{M}", rows=7, fence=made.fence + 1))
+    (await cli("verify", "mall/s1", *span(0, M))).ok()
+    await cli.records.ledgers.delete(SHOP.key)
+    await rewind(cli.records, SHOP, now_ms)
+    (await cli("verify", "mall/s1", *span(0, M))).ok()
+    await remove(cli.records, SHOP, keeps_ledger=True)
+    await add(cli.records, replace(wanted, start=""))
+    (await cli("verify", "mall/s1", *span(0, M))).ok()
+    await remove(cli.records, SHOP, keeps_ledger=False)
+    await add(cli.records, wanted)
+    told = await cli("verify", "mall/s1", *span(0, M), "--json")
+    assert [(each["state"], each["rows"]) for each in told.json()["stretches"]] == [("gap", 0)]
+    assert told.json()["readings"] == []
 
 
 @pytest.mark.parametrize(
