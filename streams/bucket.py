@@ -13,6 +13,7 @@ from typing import Generic, TypeVar
 
 import anyio
 
+from streams.calls import KEPT_HEADER, kept_with
 from streams.connection import Connection
 from streams.entries import Codec, Entry, Synced, T
 from streams.errors import Disconnected, OutcomeUnknown, Repeated, RevisionConflict, StreamError
@@ -67,7 +68,8 @@ class Bucket(Generic[T]):
         if found is None or _is_deleted(found.headers):
             return None
         stored_ms = milliseconds_of(found.time)
-        return Entry(key, found.payload, found.seq, self._codec.decode, stored_ms=stored_ms)
+        calls = found.headers.get(KEPT_HEADER, "").split()
+        return Entry(key, found.payload, found.seq, self._codec.decode, stored_ms=stored_ms, calls=calls)
 
     async def entries(self, pattern: str = ">", *, timeout_s: float = 30.0) -> list[Entry[T]]:
         """Return all entries whose keys match, in the order of their keys.
@@ -147,17 +149,22 @@ class Bucket(Generic[T]):
         ttl_s: int | None = None,
         timeout_s: float | None = None,
         unless: str = "",
+        calls: str = "",
     ) -> int:
         """Store the key if it is at `revision` (0: must not exist), and return the new revision.
 
-        `ttl_s`: whole seconds, at least 1, until the key expires. A write without it makes the key permanent. Raises
-        RevisionConflict, OutcomeUnknown (after `timeout_s`, else the publisher's deadline), TooLarge, StoreFull.
+        `ttl_s`: whole seconds, at least 1, until the key expires. A write without it makes the key permanent. `calls`:
+        as `kept_with` returns it (streams/calls.py). Raises RevisionConflict, OutcomeUnknown (after `timeout_s`, else
+        the publisher's deadline), TooLarge, StoreFull.
         """
         subject, payload = self._prefix + check_key(key), self._codec.encode(value)
+        headers = {KEPT_HEADER: calls} if calls else None
         expected = revision
         for tries_left in (2, 1, 0):
             try:
-                return await self._writer.write(subject, payload, expected=expected, ttl_s=ttl_s, timeout_s=timeout_s)
+                return await self._writer.write(
+                    subject, payload, expected=expected, headers=headers, ttl_s=ttl_s, timeout_s=timeout_s
+                )
             except RevisionConflict:
                 # A deleted key does not exist, but its marker's revision is the one to name, as long as it stays.
                 marker = await self._marker(subject, unless) if revision == 0 and tries_left else None
@@ -174,15 +181,16 @@ class Bucket(Generic[T]):
         return receipt.seq
 
     async def update(
-        self, key: str, change: Callable[[Entry[T] | None], tuple[T | None, R]], *, tries: int = 10
+        self, key: str, change: Callable[[Entry[T] | None], tuple[T | None, R]], *, tries: int = 10, mark: str = ""
     ) -> tuple[R, int]:
         """Change a key by compare-and-set, however many clients change it at once. Return the result and the key's
         revision.
 
         `change` gets the entry (`None`: there is none), and returns the value to store (`None`: leave the key as it is)
         and a result. After a lost race it is called again with the newer entry, so it must be harmless when it is
-        applied twice. The revision is 0 if there is no such key. Raises what `change` raises, RevisionConflict after
-        `tries` lost races, and the errors of `compare_and_set`.
+        applied twice. `mark`: of the call that makes this change (streams/calls.py). The record keeps it, and `change`
+        finds it there in a late try. The revision is 0 if there is no such key. Raises what `change` raises,
+        RevisionConflict after `tries` lost races, and the errors of `compare_and_set`.
         """
 
         async def attempt() -> tuple[R, int]:
@@ -190,7 +198,8 @@ class Bucket(Generic[T]):
             value, result = change(entry)
             revision = 0 if entry is None else entry.revision
             if value is not None:
-                revision = await self.compare_and_set(key, value, revision)
+                calls = kept_with(() if entry is None else entry.calls, mark)
+                revision = await self.compare_and_set(key, value, revision, calls=calls)
             return result, revision
 
         return await race(attempt, tries=tries)

@@ -6,7 +6,7 @@ key.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 import msgspec
@@ -21,17 +21,26 @@ _UNSET: Any = object()
 
 class Entry(Generic[T]):
     """A value as stored. `raw`: its bytes. `revision`: its sequence in the bucket, for compare-and-set. `stored_ms`:
-    when it was stored, by the server's clock."""
+    when it was stored, by the server's clock. `calls`: the marks of the calls that changed it last, where one key was
+    read (streams/calls.py)."""
 
-    __slots__ = ("_decode", "_value", "key", "raw", "revision", "stored_ms")
+    __slots__ = ("_decode", "_value", "calls", "key", "raw", "revision", "stored_ms")
 
     def __init__(
-        self, key: str, raw: bytes, revision: int, decode: Callable[[bytes], T], *, stored_ms: int = 0
+        self,
+        key: str,
+        raw: bytes,
+        revision: int,
+        decode: Callable[[bytes], T],
+        *,
+        stored_ms: int = 0,
+        calls: Sequence[str] = (),
     ) -> None:
         self.key = key
         self.raw = raw
         self.revision = revision
         self.stored_ms = stored_ms
+        self.calls = calls
         self._decode = decode
         self._value: T = _UNSET
 

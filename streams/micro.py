@@ -32,6 +32,7 @@ import anyio
 import msgspec
 from anyio.abc import TaskGroup, TaskStatus
 
+from streams.calls import CALL_HEADER, serving
 from streams.clock import monotonic_s
 from streams.connection import Connection
 from streams.errors import StreamError, TooLarge
@@ -308,11 +309,12 @@ class Service:
             if await self._is_over(question):
                 return
             self._at_it[question] = None
-            if not desk.endpoint.is_undone:
-                await self._answer(desk, request)
-                return
-            with anyio.CancelScope() as self._at_it[question]:
-                await self._answer(desk, request)
+            with serving(request.headers.get(CALL_HEADER, question)):
+                if not desk.endpoint.is_undone:
+                    await self._answer(desk, request)
+                    return
+                with anyio.CancelScope() as self._at_it[question]:
+                    await self._answer(desk, request)
         finally:
             self._at_it.pop(question, None)
             desk.in_hand -= 1

@@ -37,6 +37,7 @@ from actors.runtime.rules.slot_keys import check_path
 from actors.runtime.transport import shown_url
 from streams.batch_messages import NewBatch, RowsSeen
 from streams.bucket import Bucket
+from streams.calls import mark_of
 from streams.clock import Clock
 from streams.files import FileInfo, Files
 from streams.subjects import check_token
@@ -237,7 +238,7 @@ class BatchDesk:
     async def limit(self, task: str, changes: Mapping[str, object]) -> TaskRecord:
         """Change some of a task's limits. `None` resets one to what the code says. They outlive a restart."""
         self._tasks.current(task)
-        return await self._tasks.limit(task, lambda record: _changed(record, changes))
+        return await self._tasks.limit(task, lambda record: _changed(record, changes), mark_of(changes))
 
     # ---- views
 

@@ -204,17 +204,19 @@ class Tasks:
         stored, revision = await self._bucket.update(record.task, change)
         self._live.learn(record.task, stored, revision)
 
-    async def limit(self, task: str, change: Callable[[TaskRecord], TaskLimits]) -> TaskRecord:
-        """Change a task's present limits, which `current` knows at once. Raises UnknownTask, MalformedMessage,
-        RevisionConflict."""
+    async def limit(self, task: str, change: Callable[[TaskRecord], TaskLimits], mark: str = "") -> TaskRecord:
+        """Change a task's present limits, which `current` knows at once, unless the call of this mark has done so
+        (streams/calls.py). Raises UnknownTask, MalformedMessage, RevisionConflict."""
 
-        def limited(entry: Entry[bytes] | None) -> tuple[bytes, TaskRecord]:
+        def limited(entry: Entry[bytes] | None) -> tuple[bytes | None, TaskRecord]:
             if entry is None:
                 raise UnknownTask(task)
             record = decode_task(entry.raw)
+            if mark in entry.calls:
+                return None, record
             record = msgspec.structs.replace(record, limits=change(record))
             return msgspec.json.encode(record), record
 
-        record, revision = await self._bucket.update(task, limited)
+        record, revision = await self._bucket.update(task, limited, mark=mark)
         self._live.learn(task, record, revision)
         return record

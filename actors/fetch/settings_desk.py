@@ -20,6 +20,7 @@ from actors.fetch.settings_replay import InForce, Kept, newest_together, replaye
 from actors.runtime.rules.setting_values import BadSetting, nearest
 from actors.runtime.secrets import looks_secret
 from streams.bucket import Bucket
+from streams.calls import kept_with, mark_of
 from streams.errors import RevisionConflict
 from streams.races import race
 
@@ -102,6 +103,7 @@ async def change_level(
     Raises BadSetting and UnknownLevel (nothing is stored then), RevisionConflict after ten in a row, StreamError."""
 
     known = [stored] if stored is not None else []
+    mark = mark_of((values, unset))
 
     async def attempt() -> Changed:
         stored = known.pop() if known else await read_stored(desk)
@@ -115,7 +117,12 @@ async def change_level(
         changed = _decide(stored, name, values, unset, now_ms, is_replaced=is_replaced)
         if is_trial or (changed.before == changed.after and name.key not in stored.broken):
             return changed
-        await desk.bucket.compare_and_set(name.key, _encode(changed.after), stored.revisions.get(name.key, 0))
+        entry = await desk.bucket.get(name.key)
+        calls = () if entry is None else entry.calls
+        if mark in calls:
+            return Changed(name, changed.before, changed.before, {})
+        revision = stored.revisions.get(name.key, 0)
+        await desk.bucket.compare_and_set(name.key, _encode(changed.after), revision, calls=kept_with(calls, mark))
         return changed
 
     return await race(attempt, tries=TRIES)

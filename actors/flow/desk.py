@@ -31,6 +31,7 @@ from actors.flow.rules.obstacles import RowJob, RowsProgress, RowWhy, why_row
 from actors.runtime.rules.pages import MOST_LINES, PAGE_BYTES, page_of
 from actors.runtime.rules.setting_values import BadSetting, duration_text, nearest, span_ms
 from actors.runtime.rules.slot_keys import Slots
+from streams.calls import mark_of
 from streams.clock import Clock
 
 SPANS = {"every": "every_ms", "longest": "longest_ms", "lead": "lead_ms", "load_timeout": "load_timeout_ms"}
@@ -192,7 +193,7 @@ class FlowDesk:
             except BadSetting as error:
                 raise BadFlow(str(error)) from error
         if changes:
-            await self._flows.limit(flow, lambda limits: _changed(limits, record, changes))
+            await self._flows.limit(flow, lambda limits: _changed(limits, record, changes), mark_of(changes))
             await self._follow(flow)
         if rate is not None:
             await self._jobs.change(flow, rate=rate)

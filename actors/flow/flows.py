@@ -272,17 +272,20 @@ class Flows:
         self._live.learn(record.flow, stored, revision)
         return before
 
-    async def limit(self, flow: str, change: Callable[[FlowLimits], FlowLimits]) -> FlowRecord:
-        """Change a flow's present limits. Raises UnknownFlow, MalformedMessage, RevisionConflict."""
+    async def limit(self, flow: str, change: Callable[[FlowLimits], FlowLimits], mark: str = "") -> FlowRecord:
+        """Change a flow's present limits, unless the call of this mark has done so (streams/calls.py). Raises
+        UnknownFlow, MalformedMessage, RevisionConflict."""
 
-        def limited(entry: Entry[bytes] | None) -> tuple[bytes, FlowRecord]:
+        def limited(entry: Entry[bytes] | None) -> tuple[bytes | None, FlowRecord]:
             found = None if entry is None else _record_of(entry)
             if not isinstance(found, FlowRecord):
                 raise UnknownFlow(flow)
+            if entry is not None and mark in entry.calls:
+                return None, found
             record = msgspec.structs.replace(found, limits=change(found.limits))
             return msgspec.json.encode(record), record
 
-        record, revision = await self._bucket.update(flow, limited)
+        record, revision = await self._bucket.update(flow, limited, mark=mark)
         self._live.learn(flow, record, revision)
         return record
 

@@ -28,6 +28,7 @@ from actors.runtime.live import Live
 from actors.runtime.logs import fields
 from actors.runtime.rules.setting_values import BadSetting
 from streams.bucket import Bucket
+from streams.calls import mark_of
 from streams.connection import Connection
 from streams.entries import Entry
 from streams.errors import MalformedMessage, MalformedSubject
@@ -123,16 +124,18 @@ class Topics:
 
     async def change(self, topic: str, values: Mapping[str, object]) -> TopicSettings:
         """Set some of a topic's settings (`default`: of all topics). `None` resets one to the wider level. Return what
-        is then in force, which `current` knows at once. Raises BadSetting, RevisionConflict when others keep changing
-        it, and as Bucket's writes."""
+        is then in force, which `current` knows at once. A late try of a call changes nothing. Raises BadSetting,
+        RevisionConflict when others keep changing it, and as Bucket's writes."""
         check_token("topic", topic)
+        mark = mark_of(values)
 
         def change(entry: Entry[bytes] | None) -> tuple[bytes, tuple[_Values, TopicSettings]]:
             before = parse_topic(entry.value) if entry else {}
-            after = {name: value for name, value in {**before, **values}.items() if value is not None}
+            new = values if entry is None or mark not in entry.calls else {}
+            after = {name: value for name, value in {**before, **new}.items() if value is not None}
             return msgspec.json.encode(after), (after, resolve_topic({} if topic == DEFAULT else self._default, after))
 
-        (stored, settings), revision = await self._bucket.update(topic, change)
+        (stored, settings), revision = await self._bucket.update(topic, change, mark=mark)
         self._live.learn(topic, stored, revision)
         return settings
 

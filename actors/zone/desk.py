@@ -41,6 +41,7 @@ from actors.zone.rules.routing import (
 )
 from actors.zone.rules.shards import Function, in_order, text_of
 from streams.bucket import Bucket
+from streams.calls import mark_of
 from streams.clock import Clock
 from streams.connection import Connection
 
@@ -351,7 +352,7 @@ class ZoneDesk:
                 raise BadMap(f"epoch {change.if_epoch}: {now}; plan again, and apply that")
             return _wanted(shards, whole, change, earlier)
 
-        return await self._change(make, _why(change), by, is_dry)
+        return await self._change(make, _why(change), by, is_dry, change)
 
     async def _earlier(self, epoch: int) -> ShardMap:
         for shards in await map_history(self._connection, self._changes):
@@ -359,7 +360,14 @@ class ZoneDesk:
                 return shards
         raise _not_kept(epoch)
 
-    async def _change(self, make: Callable[[ShardMap | None], ShardMap], why: str, by: str, is_dry: bool) -> ChangeView:
+    async def _change(
+        self,
+        make: Callable[[ShardMap | None], ShardMap],
+        why: str,
+        by: str,
+        is_dry: bool,
+        what: RoutingChange | None = None,
+    ) -> ChangeView:
         offsets = await self._offsets.of_all()
         records = {job: records_of(each) for job, each in offsets.items()}
         known = {record.epoch for each in records.values() for record in each.values()}
@@ -387,7 +395,8 @@ class ZoneDesk:
         if is_dry:
             after = change(await self._routing.fresh())
         else:
-            after = await change_map(self._changes, change)
+            after = await change_map(self._changes, change, mark_of((why, what)))
+            told = told or [plan(after, after, records)]  # a late try of the call changes nothing
             log.info("zone.map_changed", extra=fields(epoch=after.epoch, by=by, why=why, moves=len(told[0].moves)))
         return ChangeView(plan=told[0], map=map_view(after), is_applied=not is_dry, nodeless=nodeless)
 

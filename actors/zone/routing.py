@@ -62,17 +62,20 @@ def _map_of(entry: Entry[bytes]) -> ShardMap:
     return decode_map(entry.raw)
 
 
-async def change_map(bucket: Bucket[bytes], change: Change) -> ShardMap:
+async def change_map(bucket: Bucket[bytes], change: Change, mark: str = "") -> ShardMap:
     """Store the next map by compare-and-set, and return it. `change` makes it of the one in force, and may be called
-    again after a lost race. A map that it returns as it is is not stored again, so the history has it once. Raises what
-    `change` raises, MalformedMessage, and the broker's errors."""
+    again after a lost race, but not if the call of this mark has made its change (streams/calls.py). A map that it
+    returns as it is is not stored again, so the history has it once. Raises what `change` raises, MalformedMessage, and
+    the broker's errors."""
 
     def stored(entry: Entry[bytes] | None) -> tuple[bytes | None, ShardMap]:
         before = None if entry is None else decode_map(entry.raw)
+        if entry is not None and before is not None and mark in entry.calls:
+            return None, before
         after = change(before)
         return (None if after is before else msgspec.json.encode(after)), after
 
-    return (await bucket.update(MAP, stored))[0]
+    return (await bucket.update(MAP, stored, mark=mark))[0]
 
 
 async def map_history(connection: Connection, bucket: Bucket[bytes]) -> list[ShardMap]:

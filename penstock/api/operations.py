@@ -160,7 +160,7 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation(
         "PATCH", T + "/{topic}", "changeTopic", "Change a topic's settings", "admin",
         {200: jobs.TopicShown}, topics.change, jobs.TopicChanges, problems=IN_BODY,
-        endpoint=DeskEndpoint("jobs", "topic", jobs.TopicAsk, nats_jobs.topic),
+        takes_key=True, endpoint=DeskEndpoint("jobs", "topic", jobs.TopicAsk, nats_jobs.topic),
     ),
     Operation(
         "POST", S, "addSchedule", "Add a schedule", "admin",
@@ -291,7 +291,7 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation(
         "PATCH", K + "/{task}", "changeTask", "Change a task's limits", "admin",
         {200: batch.TaskShown}, http_batches.change_task, batch.TaskChanges, problems=(*IN_BODY, 404),
-        endpoint=DeskEndpoint("batch", "limit", batch.LimitAsk, nats_batch.limit),
+        takes_key=True, endpoint=DeskEndpoint("batch", "limit", batch.LimitAsk, nats_batch.limit),
     ),
     Operation(
         "GET", F, "listFlows", "List the flows, each with its last round", "read",
@@ -311,17 +311,17 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation(
         "PATCH", F + "/{flow}", "changeFlow", "Change a flow's settings", "admin",
         {200: FlowView}, http_flows.change, flows.FlowChanges, problems=(*IN_BODY, 404),
-        endpoint=DeskEndpoint("flow", "set", flows.FlowSetAsk, nats_flows.set_flow),
+        takes_key=True, endpoint=DeskEndpoint("flow", "set", flows.FlowSetAsk, nats_flows.set_flow),
     ),
     Operation(
         "POST", F + "/{flow}/pause", "pauseFlow", "Load and execute nothing more", "admin",
         {200: FlowView}, http_flows.pause, problems=(400, 404, 415, 422),
-        endpoint=DeskEndpoint("flow", "pause", flows.FlowAsk, nats_flows.of_flow(FlowDesk.pause)),
+        takes_key=True, endpoint=DeskEndpoint("flow", "pause", flows.FlowAsk, nats_flows.of_flow(FlowDesk.pause)),
     ),
     Operation(
         "POST", F + "/{flow}/resume", "resumeFlow", "Go on with a flow", "admin",
         {200: FlowView}, http_flows.resume, problems=(400, 404, 415, 422),
-        endpoint=DeskEndpoint("flow", "resume", flows.FlowAsk, nats_flows.of_flow(FlowDesk.resume)),
+        takes_key=True, endpoint=DeskEndpoint("flow", "resume", flows.FlowAsk, nats_flows.of_flow(FlowDesk.resume)),
     ),
     Operation(
         "POST", F + "/{flow}/run", "runFlow", "Have a round now", "admin",
@@ -341,7 +341,7 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation(
         "PATCH", Q + "/{kind}/{name}", "changeRate", "Change a rate", "admin",
         {200: RateChanged}, http_rates.change, rates.RateChange, problems=(*IN_BODY, 404),
-        endpoint=DeskEndpoint("rates", "set", rates.RateSetAsk, nats_rates.set_rate),
+        takes_key=True, endpoint=DeskEndpoint("rates", "set", rates.RateSetAsk, nats_rates.set_rate),
     ),
     Operation(
         "GET", "/v1/sources", "listSources", "List the sources, and how far each is read", "read",
@@ -387,12 +387,12 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation(
         "POST", Z + "/{zone}/drain", "drainZone", "Deal a zone's shards to the others", "admin",
         {200: ChangeView}, http_zones.drain, zones.ZoneSteer, may_be_empty=True, problems=(*IN_BODY, 404),
-        endpoint=DeskEndpoint("zones", "drain", zones.ZoneChangeAsk, nats_zones.drain),
+        takes_key=True, endpoint=DeskEndpoint("zones", "drain", zones.ZoneChangeAsk, nats_zones.drain),
     ),
     Operation(
         "POST", Z + "/{zone}/restore", "restoreZone", "Give a drained zone its shards back", "admin",
         {200: ChangeView}, http_zones.restore, zones.ZoneSteer, may_be_empty=True, problems=(*IN_BODY, 404),
-        endpoint=DeskEndpoint("zones", "restore", zones.ZoneChangeAsk, nats_zones.restore),
+        takes_key=True, endpoint=DeskEndpoint("zones", "restore", zones.ZoneChangeAsk, nats_zones.restore),
     ),
     Operation(
         "GET", M, "showRouting", "Show the shard map in force", "read",
@@ -407,7 +407,7 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation(
         "PATCH", M, "changeRouting", "Change the shard map", "admin",
         {200: ChangeView}, http_zones.change, RoutingChange, problems=IN_BODY,
-        endpoint=DeskEndpoint("zones", "apply", zones.RoutingApplyAsk, nats_zones.apply),
+        takes_key=True, endpoint=DeskEndpoint("zones", "apply", zones.RoutingApplyAsk, nats_zones.apply),
     ),
     Operation(
         "GET", M + "/history", "listRoutings", "List the kept shard maps, the newest first", "read",

@@ -148,9 +148,9 @@ class _SettingDoors(NamedTuple):
         values = {} if rate is None else {setting: rate}
         unset = [setting] if rate is None else []
         try:
-            await change_level(self.desk, level, values=values, unset=unset, now_ms=self.clock.now_ms())
+            changed = await change_level(self.desk, level, values=values, unset=unset, now_ms=self.clock.now_ms())
         except UnknownLevel as error:
             raise UnknownRate(str(error)) from error
         except BadSetting as error:
             raise BadRate("rate", str(error)) from error
-        return wider if rate is None else rate
+        return float(str(changed.after.get(setting, wider)))

@@ -22,6 +22,7 @@ import msgspec
 
 from penstock.errors import NotAccepted, PenstockError, Stale, Timeout, Unavailable
 from streams.backoff import Backoff
+from streams.calls import CALL_HEADER
 from streams.chance import chance
 from streams.clock import monotonic_s
 from streams.connection import Connection
@@ -186,7 +187,7 @@ class BegunRequest:
         self._payload = payload
         self._began_s, self._memory = monotonic_s(), service.connection.memory
         self._tries: set[asyncio.Future[Message]] = set()
-        self._name = ""
+        self._name, self._call = "", ""
 
     def ask_now(self) -> None:
         """Send the first try, if the link is there. It does no harm if nobody waits for it."""
@@ -239,6 +240,9 @@ class BegunRequest:
     def _send(self, instance: str) -> str:
         name = self._service.fresh_name()
         headers = {QUESTION_HEADER: name}
+        if self._call:
+            headers[CALL_HEADER] = self._call
+        self._call = self._call or name
         if self.is_repeated and self._memory:
             age_ms = round((monotonic_s() - self._began_s) * 1000)
             headers |= {AGE_HEADER: str(age_ms), MEMORY_HEADER: self._memory}

@@ -30,6 +30,7 @@ from penstock.api.http.multipart import boundary_of
 from penstock.api.http.problems import Problem, RefusedRequest, refused, written
 from penstock.api.http.replies import is_queue
 from penstock.api.http.uploads import FORM, SHEETS, Upload, charset_of, is_upload_path
+from streams.calls import serving
 from streams.clock import monotonic_s
 
 log = logging.getLogger(__name__)
@@ -78,7 +79,8 @@ class Door:
             if call is None:
                 return
             scope["state"]["call"] = call
-            await self._app(scope, receive, tell)
+            with serving(call.key and f"{call.caller.key}/{call.key}"):
+                await self._app(scope, receive, tell)
         except RefusedRequest as told:
             await send_problem(tell, told.problem, scope["path"], closes=told.closes)
         except Exception as error:  # the outermost place of a request: one bad request must not end the connection
