@@ -64,7 +64,9 @@ def test_what_heeds_an_idempotency_key_says_so_and_nothing_else_does() -> None:
     }
     schedules = {f"{what}Schedule" for what in ("add", "pause", "resume", "trigger", "backfill", "remove")}
     batches = {f"{what}Batch" for what in ("submit", "start", "pause", "resume", "cancel", "retry", "delete")}
-    assert told == {"addJobs", "deleteJob", "kickJob", "command", "submitForm", *schedules, *batches}
+    settings = {*(f"change{what}" for what in ("Topic", "Task", "Flow", "Rate", "Routing")), "pauseFlow", "resumeFlow"}
+    zones = {"drainZone", "restoreZone"}
+    assert told == {"addJobs", "deleteJob", "kickJob", "command", "submitForm", *schedules, *batches, *settings, *zones}
 
 
 def test_one_bad_job_of_a_list_spoils_no_other() -> None:
