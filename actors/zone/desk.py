@@ -8,38 +8,48 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import anyio
-from msgspec import Struct
-from msgspec.structs import replace
 
 from actors.runtime.logs import fields
 from actors.runtime.rules.pages import MOST_LINES, PAGE_BYTES, page_of
-from actors.runtime.rules.setting_values import BadSetting, duration_text, span_ms
-from actors.runtime.rules.texts import some_of
 from actors.zone.offsets import Stored, records_of
 from actors.zone.routing import Routing, change_map, map_history
+from actors.zone.rules.changes import (
+    NO_MAP,
+    RoutingChange,
+    check_values,
+    is_same,
+    map_of,
+    some_map,
+    wanted,
+    why_of,
+)
 from actors.zone.rules.hub import ZoneRecord, above_all, is_behind, map_of_zone
-from actors.zone.rules.offsets import Handover, start_of
 from actors.zone.rules.plan import ChangePlan, plan
 from actors.zone.rules.report import MoveReport, report_of
 from actors.zone.rules.routing import (
-    DRAIN_MS,
     BadMap,
     ShardMap,
-    balanced,
     check_lasting,
-    check_weights,
     drained,
-    made,
-    moved,
     moves,
     next_map,
     restored,
     takers_of,
 )
-from actors.zone.rules.shards import Function, in_order, text_of
+from actors.zone.rules.shards import in_order, text_of
+from actors.zone.views import (
+    ChangeView,
+    MapView,
+    ZoneShards,
+    ZoneShown,
+    ZoneView,
+    handovers_of,
+    job_view,
+    map_view,
+)
 from streams.bucket import Bucket
 from streams.calls import mark_of
 from streams.clock import Clock
@@ -47,129 +57,9 @@ from streams.connection import Connection
 
 log = logging.getLogger(__name__)
 
-LONGEST_MS = 86_400_000
 MOST_MOVES = 1_000
 LONGEST_WAIT_MS = 20_000
 """For which a question about shards waits for a change."""
-MOST_NAMED = 5
-NO_MAP = "there is no shard map; make one with `penstock routing apply FILE`"
-
-
-class RoutingDocument(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A map as a person writes it. `zones`: the shards of each, as `0-32,40` or `DE,FR`. `drain`: how long a zone waits
-    for the former owner of a shard. `takeover`: how long after a zone died its shards are dealt to the others. `None`:
-    a person decides that."""
-
-    zones: dict[str, str | list[str | int]]
-    shards: int = 0
-    function: Function = "number"
-    weights: dict[str, float] = {}
-    drain: str = duration_text(DRAIN_MS)
-    takeover: str | None = None
-
-
-class RoutingChange(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A change of the map: a whole `map`, or the owners of an earlier `epoch`, or parts. `from_zone`: the map that the
-    zone has which is asked, to make a lost hub again. `moves`: new owners of shards.
-    `weights`, `drain`, `takeover`: as in a document; `never` is no takeover. `balance`: deal the shards anew by weight,
-    with as few moves as that needs. `if_epoch`: only if this is the epoch in force."""
-
-    map: RoutingDocument | None = None
-    epoch: int | None = None
-    from_zone: bool = False
-    moves: dict[str, str] = {}
-    weights: dict[str, float] = {}
-    drain: str | None = None
-    takeover: str | None = None
-    balance: bool = False
-    if_epoch: int | None = None
-
-
-class MapView(Struct, frozen=True, kw_only=True):
-    """A map as people see it."""
-
-    epoch: int
-    function: Function
-    shards: int
-    zones: dict[str, str]
-    weights: dict[str, float]
-    drained: dict[str, str]
-    drain: str
-    takeover: str | None
-    changed_ms: int
-    by: str
-    why: str
-
-
-class ChangeView(Struct, frozen=True, kw_only=True):
-    """What a change does, or did. `map`: after it. `is_applied`: it is in force. `nodeless`: zones that get shards, or
-    that are new in the map, and of which no node lives. What they get waits for one."""
-
-    plan: ChangePlan
-    map: MapView
-    is_applied: bool
-    nodeless: list[str] = []
-
-
-class ZoneView(Struct, frozen=True, kw_only=True):
-    """A zone. `state`: `live`, `dead` (no node of it lives), or `drained`. While the hub does not answer: `cut off` is
-    the zone that tells this, and the others are `unknown`. `shards`: what it owns. `had`: what it gets back when it is
-    restored. `nodes`: the live ones."""
-
-    zone: str
-    state: str
-    shards: str
-    count: int
-    weight: float
-    had: str
-    nodes: list[str]
-
-
-class ZoneJobView(Struct, frozen=True, kw_only=True):
-    """A job in a zone. `start`: where a run would start now. `ahead`: the offset of the shard that is ahead of all.
-    `waiting`: shards that a former owner still has."""
-
-    job: str
-    shards: int
-    start: int
-    ahead: int
-    waiting: str
-
-
-class HandoverView(Struct, frozen=True, kw_only=True):
-    """How a shard came to its owner. `took_ms`: from the change of the map to the claim."""
-
-    job: str
-    shard: str
-    before: str
-    after: str
-    epoch: int
-    offset: int
-    start: int
-    repeated: int
-    passed: int
-    skipped: int
-    took_ms: int
-    taken_ms: int
-    is_forced: bool
-
-
-class ZoneShown(Struct, frozen=True, kw_only=True):
-    """A zone with its jobs, and how its shards came, the latest first."""
-
-    zone: ZoneView
-    jobs: list[ZoneJobView]
-    handovers: list[HandoverView]
-
-
-class ZoneShards(Struct, frozen=True, kw_only=True):
-    """What a zone owns now. `shards`: numbers, or region codes. `epoch`: of the map."""
-
-    zone: str
-    epoch: int
-    function: Function
-    count: int
-    shards: list[int | str]
 
 
 class UnknownZone(Exception):
@@ -253,10 +143,10 @@ class ZoneDesk:
         if zone not in shards.zones() and zone not in nodes:
             raise UnknownZone(zone, shards.zones())
         stored = await self._offsets.of_all()
-        moves = [move for job, each in stored.items() for move in _handovers(job, each) if move.after == zone]
+        moves = [move for job, each in stored.items() for move in handovers_of(job, each) if move.after == zone]
         return ZoneShown(
             zone=self._zone(shards, zone, nodes),
-            jobs=[_job(shards, zone, job, each) for job, each in sorted(stored.items())],
+            jobs=[job_view(shards, zone, job, each) for job, each in sorted(stored.items())],
             handovers=sorted(moves, key=lambda move: -move.taken_ms)[:MOST_MOVES],
         )
 
@@ -329,7 +219,7 @@ class ZoneDesk:
 
     async def restore(self, zone: str, *, by: str = "", is_dry: bool = False) -> ChangeView:
         """Give a drained zone its shards back."""
-        return await self._change(lambda shards: restored(_some(shards), zone), f"restore of {zone}", by, is_dry)
+        return await self._change(lambda shards: restored(some_map(shards), zone), f"restore of {zone}", by, is_dry)
 
     async def plan(self, change: RoutingChange) -> ChangeView:
         """Say what a change would do."""
@@ -337,9 +227,9 @@ class ZoneDesk:
 
     async def apply(self, change: RoutingChange, *, by: str = "", is_dry: bool = False) -> ChangeView:
         """Change the map. Values that no map can have are refused first: all else is read, and that may take long."""
-        _check_values(change)
+        check_values(change)
         earlier = await self._earlier(change.epoch) if change.epoch is not None else None
-        whole = _document(change.map) if change.map is not None else None
+        whole = map_of(change.map) if change.map is not None else None
         if change.from_zone:
             if self._hub is None:
                 raise BadMap("from_zone: the zones are on one cluster; there is no hub to make again")
@@ -350,9 +240,9 @@ class ZoneDesk:
             if change.if_epoch is not None and change.if_epoch != (0 if shards is None else shards.epoch):
                 now = "there is no map" if shards is None else f"the map is at {shards.epoch} now"
                 raise BadMap(f"epoch {change.if_epoch}: {now}; plan again, and apply that")
-            return _wanted(shards, whole, change, earlier)
+            return wanted(shards, whole, change, earlier)
 
-        return await self._change(make, _why(change), by, is_dry, change)
+        return await self._change(make, why_of(change), by, is_dry, change)
 
     async def _earlier(self, epoch: int) -> ShardMap:
         for shards in await map_history(self._connection, self._changes):
@@ -381,16 +271,16 @@ class ZoneDesk:
         dead = self._dead()
 
         def change(shards: ShardMap | None) -> ShardMap:
-            wanted = make(shards)
-            check_lasting(shards, wanted, dead)
-            told[:] = [plan(shards, wanted, records)]
-            nodeless[:] = _nodeless(shards, wanted, self._nodes())
-            if shards is not None and _same(shards, wanted):
+            asked = make(shards)
+            check_lasting(shards, asked, dead)
+            told[:] = [plan(shards, asked, records)]
+            nodeless[:] = _nodeless(shards, asked, self._nodes())
+            if shards is not None and is_same(shards, asked):
                 return shards
             least = max({0 if shards is None else shards.epoch, *known})
             if self._hub is not None:
                 least = above_all((least,), is_lost=is_behind(shards, own))
-            return next_map(shards, wanted, at_ms=self._clock.now_ms(), by=by, why=why, above=least)
+            return next_map(shards, asked, at_ms=self._clock.now_ms(), by=by, why=why, above=least)
 
         if is_dry:
             after = change(await self._routing.fresh())
@@ -411,143 +301,10 @@ def _nodeless(before: ShardMap | None, after: ShardMap, nodes: Mapping[str, Sequ
     return [zone for zone in sorted(gaining | new) if not nodes.get(zone)]
 
 
-def _some(shards: ShardMap | None) -> ShardMap:
-    if shards is None:
-        raise BadMap(NO_MAP)
-    return shards
-
-
 def _if_owning(shards: ShardMap | None, zone: str, dead: frozenset[str]) -> ShardMap:
     """Dead zones take none of the shards, unless no other zone is left."""
-    known = _some(shards)
+    known = some_map(shards)
     if zone in known.drained and not known.shards_of(zone):
         return known
     is_any_left = takers_of(known, without={zone, *known.drained, *dead})
     return drained(known, zone, without=dead if is_any_left else ())
-
-
-def _wanted(
-    shards: ShardMap | None, whole: ShardMap | None, change: RoutingChange, earlier: ShardMap | None
-) -> ShardMap:
-    if whole is not None:
-        return whole
-    after = _some(shards)
-    if earlier is not None:
-        after = replace(after, owners=earlier.owners, drained=earlier.drained)
-    if change.weights:
-        after = replace(after, weights={**after.weights, **change.weights})
-    if change.drain is not None:
-        after = replace(after, drain_ms=_span("drain", change.drain))
-    if change.takeover is not None:
-        after = replace(after, takeover_ms=_takeover(change.takeover))
-    if change.moves:
-        after = moved(after, change.moves)
-    return balanced(after) if change.balance else after
-
-
-def _check_values(change: RoutingChange) -> None:
-    check_weights(change.weights)
-    if change.drain is not None:
-        _span("drain", change.drain)
-    _takeover(change.takeover)
-
-
-def _document(document: RoutingDocument) -> ShardMap:
-    return made(
-        document.zones,
-        function=document.function,
-        count=document.shards,
-        weights=document.weights,
-        drain_ms=_span("drain", document.drain),
-        takeover_ms=_takeover(document.takeover),
-    )
-
-
-def _takeover(text: str | None) -> int | None:
-    return None if text in (None, "never") else _span("takeover", text)
-
-
-def _span(name: str, value: Any) -> int:
-    try:
-        found = span_ms(name, value)
-    except BadSetting as error:
-        raise BadMap(str(error)) from error
-    if not 0 <= found <= LONGEST_MS:
-        raise BadMap(f"{name}: {str(value)[:40]!a}: use 0s to 1d")
-    return found
-
-
-def _why(change: RoutingChange) -> str:
-    if change.from_zone:
-        return "the map of a zone, for a hub that was lost"
-    if change.map is not None:
-        return "a new map"
-    parts = [f"the owners of epoch {change.epoch}"] if change.epoch is not None else []
-    if change.moves:
-        parts.append(f"move of {some_of([f'{shard} to {zone}' for shard, zone in change.moves.items()], MOST_NAMED)}")
-    parts += ["balance"] if change.balance else []
-    return ", ".join(parts) or "settings"
-
-
-def _same(before: ShardMap, after: ShardMap) -> bool:
-    names = ("owners", "weights", "drained", "drain_ms", "takeover_ms", "function", "count")
-    return all(getattr(before, name) == getattr(after, name) for name in names)
-
-
-# ---- views
-
-
-def map_view(shards: ShardMap) -> MapView:
-    """Return a map as people see it."""
-    return MapView(
-        epoch=shards.epoch,
-        function=shards.function,
-        shards=len(shards.owners),
-        zones={zone: shards.shards_text(zone) for zone in shards.zones()},
-        weights={zone: shards.weight(zone) for zone in shards.zones()},
-        drained={zone: text_of(had, shards.function) for zone, had in shards.drained.items()},
-        drain=duration_text(shards.drain_ms),
-        takeover=None if shards.takeover_ms is None else duration_text(shards.takeover_ms),
-        changed_ms=shards.changed_ms,
-        by=shards.by,
-        why=shards.why,
-    )
-
-
-def _job(shards: ShardMap, zone: str, job: str, stored: Stored) -> ZoneJobView:
-    owned, records = shards.shards_of(zone), records_of(stored)
-    start = start_of(records, owned)
-    held = (shard for shard in owned if shard in records and records[shard].zone not in ("", zone))
-    return ZoneJobView(
-        job=job,
-        shards=len(owned),
-        start=start,
-        ahead=max((records[shard].offset for shard in owned if shard in records), default=start),
-        waiting=text_of(held, shards.function),
-    )
-
-
-def _handovers(job: str, stored: Stored) -> list[HandoverView]:
-    return [
-        _handover(job, shard, came)
-        for shard in in_order(stored)
-        if (came := stored[shard].record.came) is not None
-    ]  # fmt: skip
-
-
-def _handover(job: str, shard: str, came: Handover) -> HandoverView:
-    return HandoverView(
-        job=job,
-        shard=shard,
-        before=came.before,
-        after=came.after,
-        epoch=came.epoch,
-        offset=came.offset,
-        start=came.start,
-        repeated=came.repeated,
-        passed=came.passed,
-        skipped=max(0, came.start - came.offset),
-        took_ms=max(0, came.taken_ms - came.asked_ms),
-        taken_ms=came.taken_ms,
-        is_forced=came.is_forced,
-    )

@@ -17,8 +17,9 @@ from actors.flow.rates_desk import RateChanged, RatesView
 from actors.flow.rules.obstacles import RowWhy
 from actors.jobs.rules.obstacles import JobWhy
 from actors.jobs.rules.schedule_views import ScheduleChanged, ScheduleRemoved, ScheduleView, Triggered
-from actors.zone.desk import ChangeView, MapView, RoutingChange, ZoneShards, ZoneShown
+from actors.zone.rules.changes import RoutingChange
 from actors.zone.rules.report import MoveReport
+from actors.zone.views import ChangeView, MapView, ZoneShards, ZoneShown
 from penstock.api.forms import batch, flows, jobs, rates, schedules, sources, zones
 from penstock.api.forms.pages import PageQuery
 from penstock.api.forms.reading import RequestForm

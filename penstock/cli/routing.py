@@ -17,8 +17,8 @@ from penstock.cli.pages import Limit, behind, say_more
 from penstock.errors import UsageError
 
 if TYPE_CHECKING:
-    from actors.zone.desk import ChangeView, MapView
     from actors.zone.rules.report import MoveReport
+    from actors.zone.views import ChangeView, MapView
     from penstock.sdk.client_zones import ZoneCalls
 
 __all__ = [

@@ -23,7 +23,7 @@ from penstock.cli.routing import (
 from penstock.errors import UsageError
 
 if TYPE_CHECKING:
-    from actors.zone.desk import HandoverView, ZoneShown
+    from actors.zone.views import HandoverView, ZoneShown
 
 __all__ = ["add_to", "say_zone"]
 

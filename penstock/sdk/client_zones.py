@@ -12,8 +12,9 @@ import msgspec
 
 from actors.runtime.rules.setting_values import Duration, span_ms
 from actors.runtime.supervisor import one_error
-from actors.zone.desk import ChangeView, MapView, RoutingChange, RoutingDocument, ZoneShards, ZoneShown, ZoneView
+from actors.zone.rules.changes import RoutingChange, RoutingDocument
 from actors.zone.rules.report import MoveReport
+from actors.zone.views import ChangeView, MapView, ZoneShards, ZoneShown, ZoneView
 from penstock.api.forms.zones import MapsShown, ZonesShown
 from penstock.errors import UsageError
 from penstock.sdk.calls import ServiceClient

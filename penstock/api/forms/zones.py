@@ -4,7 +4,9 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from actors.zone.desk import LONGEST_WAIT_MS, MapView, RoutingChange, ZoneView
+from actors.zone.desk import LONGEST_WAIT_MS
+from actors.zone.rules.changes import RoutingChange
+from actors.zone.views import MapView, ZoneView
 from penstock.api.forms.pages import PageQuery
 from penstock.api.forms.reading import RequestForm
 

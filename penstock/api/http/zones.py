@@ -5,8 +5,10 @@ from contextlib import contextmanager
 
 import msgspec
 
-from actors.zone.desk import ChangeView, RoutingChange, UnknownZone
+from actors.zone.desk import UnknownZone
+from actors.zone.rules.changes import RoutingChange
 from actors.zone.rules.routing import BadMap
+from actors.zone.views import ChangeView
 from penstock.api.forms.pages import PageQuery
 from penstock.api.forms.zones import MapsQuery, MapsShown, ReportAsk, ShardsQuery, ZonesShown, ZoneSteer
 from penstock.api.http.calls import GatewayState, HttpAnswer, HttpCall, decoded, query_of

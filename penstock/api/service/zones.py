@@ -1,7 +1,9 @@
 """Zones and the shard map over NATS."""
 
-from actors.zone.desk import ChangeView, MapView, RoutingChange, ZoneDesk, ZoneShards, ZoneShown
+from actors.zone.desk import ZoneDesk
+from actors.zone.rules.changes import RoutingChange
 from actors.zone.rules.report import MoveReport
+from actors.zone.views import ChangeView, MapView, ZoneShards, ZoneShown
 from penstock.api.forms.pages import PageQuery
 from penstock.api.forms.zones import (
     MapsQuery,

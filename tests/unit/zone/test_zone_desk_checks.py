@@ -4,7 +4,8 @@ from typing import Any, cast
 
 import pytest
 
-from actors.zone.desk import RoutingChange, ZoneDesk
+from actors.zone.desk import ZoneDesk
+from actors.zone.rules.changes import RoutingChange
 from actors.zone.rules.routing import BadMap
 
 
