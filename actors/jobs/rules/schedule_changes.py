@@ -40,12 +40,12 @@ def begun(topic: str, name: str, wanted: Schedule, before: Schedule | None, *, n
     """Return the record to store for a new definition, in the place of `before` if there is one.
     Jobs of the old one that are not due yet are taken back. Due ones stay jobs. What was triggered is added, by the new
     definition if the old one has not added it. So is an occurrence whose time has come, and the moment of its job has
-    not."""
+    not. A paused schedule stays paused."""
     nonces = before.nonces if before else ()
     if before and before.is_removed and not before.stale:
         before = None  # nothing of it is left, but for late repeats
     claimed = _triggers(before) if before else ()
-    return replace(
+    record = replace(
         wanted,
         start_ms=wanted.start_ms or now_ms + wanted.initial_delay_ms,
         last_ms=now_ms,
@@ -63,6 +63,8 @@ def begun(topic: str, name: str, wanted: Schedule, before: Schedule | None, *, n
         runs=before.runs if before else (),
         is_removed=False,
     )
+    is_paused = before is not None and before.is_paused and not before.is_removed
+    return paused(topic, name, record, now_ms=now_ms) if is_paused else record
 
 
 def paused(topic: str, name: str, record: Schedule, *, now_ms: int) -> Schedule:
@@ -85,10 +87,11 @@ def _owed_to(topic: str, name: str, wanted: Schedule, before: Schedule, now_ms: 
     """Return the occurrences whose time came by the old definition, and that come by the new one."""
     if before.is_removed:
         return ()
-    before = resumed(topic, name, before, now_ms=now_ms) if before.is_paused else before
+    buffered = [before.buffered_ms] if before.buffered_ms else []
+    if before.is_paused:
+        return _to_run(wanted, (*before.owed, *buffered))
     begun = [run.due_ms for run in open_runs(before) if not run.kind and run.due_ms <= now_ms]
     waits = [due_ms for due_ms in begun if due_ms in before.adding or jittered(topic, name, before, due_ms) > now_ms]
-    buffered = [before.buffered_ms] if before.buffered_ms else []
     return _to_run(wanted, (*before.owed, *buffered, *waits, *_undecided(before, now_ms, now_ms)))
 
 

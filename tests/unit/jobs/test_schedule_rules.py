@@ -786,6 +786,23 @@ def test_one_whose_time_came_before_another_definition_runs_once(overlap: Overla
         assert begun(*NAME, other, removed(before, now_ms=T), now_ms=job_ms - 1).owed == ()
 
 
+def test_another_definition_of_a_paused_schedule_waits_for_its_resume() -> None:
+    """What was due before the pause, and not added, comes then, too, and what was triggered comes at once."""
+    before = paused(*NAME, follow(EVERY_MINUTE, T)[0], now_ms=T)
+    before = replace(triggered(before, now_ms=T + 5), owed=(T,), buffered_ms=T - MINUTE)
+    record = begun(*NAME, replace(EVERY_MINUTE, every_ms=HOUR, misfire="all"), before, now_ms=T + 10)
+    assert (record.is_paused, record.every_ms, record.stale) == (True, HOUR, before.stale)
+    record = taken_back(record, record.stale, gone=record.stale)
+    record = decide(record, T + 11, is_open=False).record
+    assert record.adding == (T + 5,)
+    record = added(record, record.adding)
+    assert decide(record, T + 3 * HOUR, is_open=False).record is record
+    record = resumed(*NAME, record, now_ms=T + 3 * HOUR + 1)
+    assert follow(record, T + 3 * HOUR + 1)[1] == [T - MINUTE, T, T + 4 * HOUR]
+    again = begun(*NAME, EVERY_MINUTE, removed(before, now_ms=T + 10), now_ms=T + 10)
+    assert not again.is_paused, "it was removed, and added anew"
+
+
 def test_a_run_that_has_ended_is_told_after_a_pause() -> None:
     record = replace(EVERY_MINUTE, added_ms=T, runs=(PastRun(due_ms=T, outcome="finished", ended_ms=T + 1),))
     held = paused(*NAME, record, now_ms=T + 5)
