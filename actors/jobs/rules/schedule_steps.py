@@ -212,10 +212,13 @@ def taken_back(record: Schedule, dues: tuple[int, ...], gone: Collection[int] = 
     """Return the record once the unwanted jobs are removed. `gone`: those that will never run. The others were due, or
     had a worker, so none of them is decided a second time."""
     left = [due for due in dues if due not in gone]
+    runs = tuple(run for run in record.runs if run.outcome or run.due_ms not in gone)
+    own = [run.due_ms for run in runs if not run.kind]
     return replace(
         record,
         last_ms=max(record.last_ms, *left, 0),
+        added_ms=max(own, default=0) if record.added_ms in gone else record.added_ms,
         owed=tuple(due for due in record.owed if due not in left),
         stale=tuple(due for due in record.stale if due not in dues),
-        runs=tuple(run for run in record.runs if run.outcome or run.due_ms not in gone),
+        runs=runs,
     )

@@ -639,8 +639,17 @@ def test_a_record_of_an_earlier_version_has_the_run_that_it_added_last() -> None
 def test_what_is_taken_back_was_no_run_and_what_was_due_stays_one() -> None:
     record, _, _ = follow(EVERY_MINUTE, T)
     record = paused(*NAME, record, now_ms=T)
-    assert taken_back(record, record.stale, gone={T + MINUTE}).runs == ()
     assert taken_back(record, record.stale).runs == (PastRun(due_ms=T + MINUTE),)
+    record = taken_back(record, record.stale, gone={T + MINUTE})
+    assert (record.runs, record.added_ms) == ((), 0)
+    assert with_runs(record).runs == (), "the next leading node does not take it for one"
+
+
+def test_after_one_was_taken_back_the_one_before_is_the_latest_added() -> None:
+    record, _, _ = follow(EVERY_MINUTE, T)
+    record, dues, _ = follow(record, T + MINUTE)
+    record = paused(*NAME, record, now_ms=T + MINUTE)
+    assert taken_back(record, record.stale, gone=dues).added_ms == T + MINUTE
 
 
 def test_what_expired_before_it_was_added_is_told() -> None:
