@@ -92,15 +92,22 @@ _SHOWN = [field for field in ScheduleView.__struct_fields__ if field not in _OWN
 
 def view_of(topic: str, name: str, record: Schedule, *, now_ms: int, most: int) -> ScheduleView:
     """Return a schedule as it is shown, with at most `most` of the next due times."""
-    is_over = 0 < record.at_ms <= record.last_ms and not record.owed
+    is_to_come = record.owed or record.buffered_ms
+    is_over = 0 < record.at_ms <= min(record.last_ms, now_ms) and not is_to_come
     return ScheduleView(
         topic=topic,
         name=name,
         state="over" if is_over else "paused" if record.is_paused else "runs",
-        next_ms=[] if record.is_paused else next_dues(record, now_ms, most),
+        next_ms=[] if record.is_paused else _next_ms(record, now_ms, most),
         runs=[RunView(**asdict(run)) for run in _shown_runs(record, now_ms)],
         **{field: getattr(record, field) for field in _SHOWN},
     )
+
+
+def _next_ms(record: Schedule, now_ms: int, most: int) -> list[int]:
+    """Return the next due times. After a fixed delay it is the one that waits, if one does."""
+    waits = [run.due_ms for run in record.runs if record.fixed_delay_ms and not run.kind and run.due_ms > now_ms]
+    return waits[:most] or next_dues(record, now_ms, most)
 
 
 def _shown_runs(record: Schedule, now_ms: int) -> list[PastRun]:
