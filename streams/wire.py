@@ -77,7 +77,9 @@ class WireClient(Client):
     def _write(self) -> bool:
         """Write what waits if the socket has taken all that was written before. Return whether it was."""
         writer = getattr(self._transport, "_io_writer", None)
-        if self._status != Client.CONNECTED or writer is None or writer.transport.get_write_buffer_size():
+        if self._status != Client.CONNECTED or writer is None or writer.transport.is_closing():
+            return False
+        if writer.transport.get_write_buffer_size():
             return False
         writer.transport.write(b"".join(self._pending))
         self._pending, self._pending_data_size = [], 0

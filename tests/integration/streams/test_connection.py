@@ -333,6 +333,21 @@ async def test_what_was_queued_for_a_link_goes_with_it(server: EmbeddedServer) -
         assert heard == [b"after"]
 
 
+async def test_what_is_sent_in_the_moment_in_which_a_link_is_closed_goes_with_it(connection: Connection) -> None:
+    back, heard = anyio.Event(), list[bytes]()
+    await connection.subscribe("queued", lambda message: heard.append(message.payload))
+    connection.on_reconnect(back.set)
+    await connection.flush()
+    socket = connection.client._transport
+    socket._io_writer.transport.abort()  # type: ignore[union-attr] # the library's transport over TCP
+    await anyio.lowlevel.checkpoint()  # the loop has closed it, and nobody has been told yet
+    connection.client.send(b"PUB queued 100000\r\n%b\r\n" % bytes(100_000))
+    with anyio.fail_after(20):
+        await back.wait()
+    await connection.flush()
+    assert heard == []
+
+
 async def test_plain_publishes_have_a_bound_while_the_server_is_away(own_server: EmbeddedServer) -> None:
     async with connect(own_server.url, name="test") as connection:
         gone, back, heard = anyio.Event(), anyio.Event(), list[int]()
