@@ -48,16 +48,16 @@ def decide(record: Schedule, now_ms: int, *, is_open: bool) -> Step:
     If they may overlap, the next one is added as soon as the one before is due, so it fires on time even if every node
     died. Those that follow one another closely are added up to HORIZON_MS ahead (ADR 45). Otherwise one is added when
     the one before is finished, at most LEAD_MS ahead. What overlap leaves to the one before is decided when the next is
-    due."""
+    due. What people ask for comes after those that are due, so it takes the place of none that was due before."""
     if record.is_removed or record.adding or record.stale or record.cancelling:
         return Step(record)
+    step = Step(record) if record.is_paused else _scheduled(record, now_ms, is_open=is_open)
+    if step.record is not record:
+        return step
     if record.triggered:
         now, later = record.triggered[:MOST_RUNS], record.triggered[MOST_RUNS:]
         return Step(_asked_for(replace(record, triggered=later), now, "triggered", now_ms), now_ms)
-    if record.is_paused:
-        return Step(record)
-    step = _scheduled(record, now_ms, is_open=is_open)
-    if record.backfill and step.record is record and (record.overlap == "allow" or not is_open):
+    if record.backfill and not record.is_paused and (record.overlap == "allow" or not is_open):
         return _backfilled(record, record.backfill, now_ms)
     return step
 

@@ -867,8 +867,22 @@ def test_a_trigger_adds_a_job_now_and_moves_nothing_else() -> None:
         triggered(full, now_ms=T)
 
 
+@pytest.mark.parametrize("overlap", ["skip", "buffer", "cancel", "allow"])
+def test_one_that_was_due_before_somebody_asked_for_a_job_comes_and_leaves_it_in_peace(overlap: Overlap) -> None:
+    """Nobody led for a moment."""
+    record = triggered(replace(EVERY_MINUTE, overlap=overlap), now_ms=T + MINUTE + 5)
+    added_ms: list[int] = []
+    while (step := decide(record, T + MINUTE + 9, is_open=bool(open_runs(record)))).record is not record:
+        assert step.record.cancelling == ()
+        added_ms += step.record.adding
+        record = added(step.record, step.record.adding)
+    assert added_ms[0] == T + MINUTE
+    assert T + MINUTE + 5 in added_ms
+    assert (record.left_out, record.buffered_ms) == (0, 0)
+
+
 def test_each_trigger_is_a_job_of_its_own_and_its_repeat_is_none() -> None:
-    record, asked = replace(EVERY_MINUTE, last_ms=T - MINUTE), list[int]()
+    record, asked = replace(EVERY_MINUTE, last_ms=T + MINUTE), list[int]()
     for number in range(150):
         again = record = triggered(record, now_ms=T, nonce=f"n{number}")
         for known in range(max(0, number - 99), number + 1):
@@ -924,7 +938,7 @@ def test_a_backfill_runs_nothing_beside_itself() -> None:
 
 
 def test_what_was_triggered_runs_though_another_caller_replaces_the_definition() -> None:
-    record = triggered(replace(EVERY_MINUTE, last_ms=T), now_ms=T, at_ms=T)
+    record = triggered(replace(EVERY_MINUTE, last_ms=T + MINUTE), now_ms=T, at_ms=T)
     other = replace(EVERY_MINUTE, every_ms=2 * MINUTE)
     assert begun(*NAME, other, record, now_ms=T).triggered == record.triggered == (T,)
     claimed = decide(record, T, is_open=False).record
