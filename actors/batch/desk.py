@@ -47,9 +47,9 @@ MOST_SHOWN = 1_000
 
 class BatchDesk:
     """One desk. `waits_for` returns what an instance waits for. `missing(task)`: why no process gets a task's work from
-    the server. `callbacks`: the hosts that submitters may have called. `new` makes instances, `items` shows items.
-    Raises UnknownTask, UnknownInstance, InstanceExists, BatchRefused, MalformedSubject, FileTooLarge, and the broker's
-    errors."""
+    the server. `waits_for_rate(task)`: whether items wait because the task's rate is spent. `callbacks`: the hosts that
+    submitters may have called. `new` makes instances, `items` shows items. Raises UnknownTask, UnknownInstance,
+    InstanceExists, BatchRefused, MalformedSubject, FileTooLarge, and the broker's errors."""
 
     def __init__(
         self,
@@ -66,6 +66,7 @@ class BatchDesk:
         full_key: Callable[[str, str, int], Awaitable[str]] | None = None,
         look_at: Callable[[str, Sequence[Raw], int], Awaitable[RowsSeen | None]] | None = None,
         missing: Callable[[str], NoConsumer] = lambda _task: ALL_THERE,
+        waits_for_rate: Callable[[str], Awaitable[bool]] | None = None,
     ) -> None:
         self._tasks = tasks
         self._instances = instances
@@ -74,6 +75,7 @@ class BatchDesk:
         self._clock = clock
         self._waits_for = waits_for
         self._missing = missing
+        self._waits_for_rate = waits_for_rate
         self._removal = Removal(instances, items, files)
         self.items = ItemPages(tasks=tasks, instances=instances, items=items, files=files, full_key=full_key)
         self.new = NewBatches(
@@ -102,6 +104,8 @@ class BatchDesk:
         if row is not None:
             [item] = await self.items.named(record, [] if item is None else [item], [row])
         limits = self._tasks.current(record.task).limits
+        if limits.item_rate and self._waits_for_rate is not None and not await self._waits_for_rate(record.task):
+            limits = replace(limits, item_rate=0.0)  # its processes' places are in the way, and not the rate
         unfinished, missing = self._instances.unfinished(record.task), self._missing(record.task)
         found = why(
             record,

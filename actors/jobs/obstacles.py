@@ -6,11 +6,14 @@ cannot go on: the caller gets the broker's errors.
 
 from collections.abc import Callable, Collection, Sequence
 
+from msgspec.structs import replace
+
 from actors.jobs.reads import Found
 from actors.jobs.replies import listed_of
 from actors.jobs.rules.obstacles import NOBODY, JobWhy, Queue, why
 from actors.jobs.topics import Topics
 from actors.runtime.bounds import Anywhere, WorkBounds
+from actors.runtime.rate_counts import is_waited_for
 from actors.runtime.rules.bounds import nobody_text
 from actors.runtime.rules.slot_keys import key_reader
 from actors.runtime.slot_look import SlotLook
@@ -56,7 +59,11 @@ class Obstacles:
             nobody = nobody_text(settings.zone, self._bounds.zone_of(settings.zone))
             nodes = self._bounds.among(settings.zone, nodes)
         queue = await self._queue(found, found.job) if found.job is not None else NOT_READY
-        return why(listed_of(found), settings, queue, nodes, self._clock.now_ms(), nobody=nobody)
+        now_ms = self._clock.now_ms()
+        is_limited = bool(settings.rate and nodes) and found.state == "ready"
+        if is_limited and not await is_waited_for(self._connection, set(nodes), f"jobs.{found.topic}", now_ms):
+            settings = replace(settings, rate=0.0)  # the nodes' places are in the way, and not the rate
+        return why(listed_of(found), settings, queue, nodes, now_ms, nobody=nobody)
 
     async def _queue(self, found: Found, job: JobRecord) -> Queue:
         is_put_off = found.state == "delayed" and job.put_off > 0

@@ -8,7 +8,7 @@ logged. A node that does not reply in time is named to whoever asked.
 """
 
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Sequence, Set
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -102,6 +102,14 @@ async def gather_begun(
         for node, known in replies.items():
             found[node] = (*found.get(node, ()), *known)
     return Gathered(tuple(NodeBegun(node=node, keys=found[node]) for node in sorted(found)), tuple(sorted(silent)))
+
+
+async def is_waited_for(connection: Connection, nodes: Set[str], key: str, now_ms: int) -> bool:
+    """Return whether something waits on these nodes because their shares of a rate are spent. True also if none of them
+    replies: nobody knows. Raises Disconnected."""
+    gathered = await gather_begun(connection, lambda: nodes, [key], until_s=now_ms // 1000 - 1, seconds=1)
+    known = [each for reply in gathered.nodes if reply.node in nodes for each in reply.keys]
+    return nodes <= set(gathered.silent) or any(each.is_waiting for each in known)
 
 
 async def _replies(connection: Connection, nodes: set[str], ask: AskBegun) -> dict[str, tuple[KeyBegun, ...]]:

@@ -28,6 +28,7 @@ from actors.batch.tasks import TaskLimits, TaskRecord, Tasks, UnknownTask
 from actors.batch.uploads import Uploads
 from actors.batch.versions import missing_consumers, newest_version, waits_for
 from actors.runtime.membership import Members, NodeRecord
+from actors.runtime.rate_counts import is_waited_for
 from actors.runtime.resurrected import ResurrectedMessages
 from actors.runtime.rules.slot_keys import Slots
 from actors.runtime.shares import SharedRates, part_of, sharers
@@ -138,6 +139,7 @@ async def open_batch_engine(node: Node, handlers: Sequence[TaskHandler] | None =
         full_key=SlotLook(node.connection).full,
         look_at=RowLook(node.connection).at,
         missing=lambda task: missing_consumers(node.members.live().values(), node.connection.namespace, task),
+        waits_for_rate=partial(_waits_for_rate, node),
     )
     folder = archive_folder(node.config)
     conductor = Conductor(
@@ -219,6 +221,11 @@ def _executor(
         region_key_of=lambda task: _limits(tasks, task).region_key,
         sign=signer(node),
     )
+
+
+async def _waits_for_rate(node: Node, task: str) -> bool:
+    nodes = {name for name, live in node.members.live().items() if task in live.tasks}
+    return await is_waited_for(node.connection, nodes, f"batch.{task}", node.clock.now_ms())
 
 
 def _limits(tasks: Tasks, task: str) -> TaskLimits:

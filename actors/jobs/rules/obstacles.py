@@ -86,7 +86,8 @@ def _obstacle(
         return "slot", f"{queue.full}{at_node}", 0
     if queue.is_delivered and 0 < settings.rate < queue.held:
         until_ms = now_ms + math.ceil(1000 * queue.held / settings.rate)
-        return "rate", f"a node has it; the nodes have {queue.held}, and {settings.rate:g} a second begin", until_ms
+        at_node = f"a node has it, and runs it or has it wait; the nodes have {queue.held}"
+        return "rate", f"{at_node}, and {settings.rate:g} a second begin", until_ms
     if queue.is_delivered:
         return "at_work", f"a node has it, and runs it or runs it next ({some_of(nodes, MOST_NAMED)})", 0
     waiting = f"{queue.waiting} ready jobs of its topic and priority wait"

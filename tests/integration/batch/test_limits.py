@@ -100,6 +100,35 @@ async def test_why_counts_no_paused_batch_among_those_that_run(connection: Conne
         await node.until("waits", "done")
 
 
+@penstock.batch("busy", item_rate=1_000, concurrency=1, chunk_items=1)
+class Busy:
+    async def split(self, ctx: penstock.SplitContext) -> None:
+        await ctx.commit(*range(4))
+
+    async def map(self, item: int) -> None:
+        await may_end[0].wait()
+
+
+@penstock.batch("slow", item_rate=0.01)
+class Slow(Busy):
+    pass
+
+
+async def test_why_names_the_rate_only_while_items_wait_for_it(connection: Connection) -> None:
+    may_end[:] = [anyio.Event()]
+    async with plant(connection, ["busy", "slow"]) as node:
+        for task, codes in (("busy", {"at_work", "turn"}), ("slow", {"rate"})):
+            await node.submit(task, id=task)
+            await node.until(task, "running")
+            with anyio.fail_after(LONG_S):
+                while not codes >= {(await node.desk.why(task, item)).code for item in (None, 3)}:
+                    await a_moment()
+        may_end[0].set()
+        await node.desk.cancel("slow")
+        await node.until("slow", "cancelled")
+        await node.until("busy", "done")
+
+
 @penstock.batch("paused-early")
 class PausedEarly:
     splits = 0

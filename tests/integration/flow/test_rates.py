@@ -41,8 +41,10 @@ class Town:
         self._where = ("--nats", server.url)
         self._namespace = connection.namespace.name
 
-    def node(self, name: str, *arguments: str) -> AbstractAsyncContextManager[Running]:
-        more = ("--name", name, "--sink", "none", "--app", "tests.support.rates_app", *arguments)
+    def node(
+        self, name: str, *arguments: str, app: str = "tests.support.rates_app"
+    ) -> AbstractAsyncContextManager[Running]:
+        more = ("--name", name, "--sink", "none", "--app", app, *arguments)
         named = {"PENSTOCK_NAMESPACE": self._namespace, "PENSTOCK_LOG_FORM": "json", "PENSTOCK_HTTP": "off"}
         return node(*self._where, *more, environment={**named, "RATES_NOTES": str(self.notes)})
 
@@ -114,6 +116,27 @@ async def test_a_rate_is_listed_with_its_nodes_and_a_change_acts_at_once(town: T
         with anyio.fail_after(60):
             while (await town.rates.list()).rates:
                 await a_moment()
+
+
+async def test_why_names_the_rate_only_while_jobs_wait_for_it(town: Town) -> None:
+    async with town.node("n1", app="tests.support.job_app") as node:
+        await node.logged("node.ready")
+
+        async def add(topic: str, rate: float) -> list[str]:
+            await town.jobs.change_topic(topic, rate=rate)
+            task = {"notes": str(town.notes), "takes_s": 600}
+            added = await town.jobs.add_many(new_job(topic, task) for _ in range(40))
+            return [each.id for each in added if isinstance(each, Added)]
+
+        async def until(codes: list[str], *jobs: str) -> None:
+            with anyio.fail_after(60):
+                while [told.code for job in jobs for told in await town.jobs.why(job)] != codes:
+                    await a_moment()
+
+        busy, slow = await add("awaits", 1_000), await add("lists", 0.01)
+        await until(["at_work", "turn"], busy[0], busy[-1])
+        await until(["rate"], slow[-1])
+        await node.end(signal.SIGKILL)
 
 
 async def test_watch_prints_each_second_once_and_what_the_handlers_began(town: Town) -> None:
