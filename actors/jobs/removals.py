@@ -83,6 +83,7 @@ class JobRemovals:
         fire the job. Raises as `delete`."""
         outcome = RevisionConflict("it keeps moving; kick it again", subject=job_id)
         is_doubtful = False  # a try of ours may have done it
+        delayed: JobRecord | None = None
         with unknown_once(lambda: is_doubtful, job_id, "perhaps done"):
             for pause_s in PAUSES_S:
                 await anyio.sleep(pause_s)
@@ -92,7 +93,9 @@ class JobRemovals:
                 if found is None or found.state != "delayed" or found.job is None:
                     if is_doubtful:
                         break
-                    return False
+                    # If it has become ready since, it was fired in that moment.
+                    return bool(delayed and found and found.job and found.job.added_ms == delayed.added_ms)
+                delayed = found.job
                 if not mark[0] and self._reads.is_firing(found):
                     return True  # it is about to be ready, and nothing is to be known of this kick
                 job = replace(found.job, due_ms=self._jobs.clock.now_ms(), past=marked(found.job.past, mark))

@@ -883,6 +883,23 @@ async def test_a_kick_just_before_the_job_is_due_leaves_its_mark_too(office: Off
     assert await office.state("a") == "delayed"
 
 
+async def test_a_kick_that_meets_the_firing_is_answered_as_one(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The job is ready, as was asked for. Another kick stands for the timer."""
+    stream: JobStream = office.desk._store.kick_delayed.__self__._jobs  # type: ignore[attr-defined]
+    move = stream.move
+
+    async def move_late(*given: Any) -> int | StreamError:
+        monkeypatch.setattr(stream, "move", move)
+        assert await office.desk.kick(TOPIC, "a") == 1
+        return await move(*given)
+
+    await office.add("a", delay_ms=3_600_000)
+    monkeypatch.setattr(stream, "move", move_late)
+    assert await office.desk.kick(TOPIC, "a", nonce="mine") == 1
+    assert await office.state("a") == "ready"
+    assert await office.desk.kick(TOPIC, "a", nonce="another") == 0, "it was ready before"
+
+
 async def test_a_kick_goes_on_over_several_pages(office: Office) -> None:
     """A page of jobs has at most 4 MiB."""
     await office.try_add(*[f"{n}" for n in range(25)], body="x" * 200_000, delay_ms=3_600_000)
