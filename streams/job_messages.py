@@ -69,7 +69,8 @@ class JobRecord(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False)
     seconds after the end for which the add is still known. 0: for as long as ordinary repeats take. `latest_ms`: when
     the latest schedule fires that the job was and left early. 0: none. `late_s`: an end that comes later than so many
     seconds after the add leaves a trace. 0: however late it comes, it leaves none for that. `put_off`: how
-    often it was put off since its key had no free slot. `traceparent`: the span that added it. Empty: nobody traced it.
+    often it was put off since its last attempt, as its key had no free slot. `traceparent`: the span that added it.
+    Empty: nobody traced it.
     """
 
     topic: str

@@ -382,7 +382,7 @@ def noted(job: JobRecord, *, at_ms: int, node: str, reason: str) -> JobRecord:
     """Return the job, held by nobody, with a line on the attempt that `job.attempts` counts last."""
     on = f" on {'_'.join(node.split())}" if node.strip() else ""
     line = f"attempt {job.attempts} at {_moment(at_ms)}{on}: {reason[:LONGEST_REASON]}"
-    return replace(job, holder="", until_ms=0, receipt="", history=(*job.history, line)[-MOST_HISTORY:])
+    return replace(job, holder="", until_ms=0, receipt="", put_off=0, history=(*job.history, line)[-MOST_HISTORY:])
 
 
 def noted_once(job: JobRecord, *, at_ms: int, node: str, reason: str) -> JobRecord:

@@ -65,7 +65,7 @@ def _obstacle(
         case "reserved":
             attempt = f"attempt {job.attempts} of {job.most_attempts}"
             return "held", f"{job.holder or 'a caller'} holds it for {attempt}", job.until_ms
-        case "delayed" if queue.is_put_off and (queue.full or not job.attempts):
+        case "delayed" if queue.is_put_off:
             return "slot", queue.full or "its key had no free slot, and it is looked at again", job.due_ms
         case "delayed" if job.attempts:
             last = f": {job.history[-1]}" if job.history else ""

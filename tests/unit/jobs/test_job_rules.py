@@ -336,6 +336,10 @@ def test_history_is_bounded_and_keeps_the_last(reasons: list[str], last: str) ->
     assert job.history[-1].endswith(f": {last[:200]}")
 
 
+def test_a_job_that_is_tried_again_is_none_that_was_put_off() -> None:
+    assert noted(replace(JOB, attempts=1, put_off=3), at_ms=NOW, node="n", reason="boom").put_off == 0
+
+
 def test_an_attempt_that_is_noted_is_not_noted_again() -> None:
     tried = replace(JOB, attempts=1)
     once = noted_once(tried, at_ms=NOW, node="n", reason="boom")

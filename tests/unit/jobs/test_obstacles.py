@@ -44,7 +44,7 @@ def of(state: str = "ready", queue: Queue = WAITING, nodes: tuple[str, ...] = ("
         (of(queue=WAITING._replace(full=FULL), is_paused=True), "paused", "--resume"),
         (of("delayed", NOT_YET._replace(is_put_off=True, full=FULL), attempts=1), "slot", "n2 has 1"),
         (of("delayed", NOT_YET._replace(is_put_off=True)), "slot", "looked at again"),
-        (of("delayed", NOT_YET._replace(is_put_off=True), attempts=1, most_attempts=3), "retry", "1 of 3 failed"),
+        (of("delayed", NOT_YET._replace(is_put_off=True), attempts=1, most_attempts=3), "slot", "looked at again"),
         (of(rate=10.0), "rate", "30 ready jobs"),
         (of(), "turn", "30 ready jobs"),
     ],
