@@ -129,11 +129,14 @@ class Topics:
         check_token("topic", topic)
         mark = mark_of(values)
 
-        def change(entry: Entry[bytes] | None) -> tuple[bytes, tuple[_Values, TopicSettings]]:
+        def change(entry: Entry[bytes] | None) -> tuple[bytes | None, tuple[_Values, TopicSettings]]:
             before = parse_topic(entry.value) if entry else {}
-            new = values if entry is None or mark not in entry.calls else {}
-            after = {name: value for name, value in {**before, **new}.items() if value is not None}
-            return msgspec.json.encode(after), (after, resolve_topic({} if topic == DEFAULT else self._default, after))
+            is_made = entry is not None and mark in entry.calls
+            after = {
+                name: value for name, value in {**before, **({} if is_made else values)}.items() if value is not None
+            }
+            settings = resolve_topic({} if topic == DEFAULT else self._default, after)
+            return None if is_made else msgspec.json.encode(after), (after, settings)
 
         (stored, settings), revision = await self._bucket.update(topic, change, mark=mark)
         self._live.learn(topic, stored, revision)

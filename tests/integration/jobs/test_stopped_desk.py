@@ -1,6 +1,7 @@
 """One desk of two is stopped, and the server goes on giving it questions: every caller has its true answer all the same
 within a moment, and when the desk wakes it does nothing of what was asked meanwhile."""
 
+import asyncio
 import json
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
@@ -24,6 +25,7 @@ from streams.topology import apply
 from tests.support.chaos import eventually
 from tests.support.command import Running, node
 from tests.support.processes import free_ports
+from tests.support.proxy import Proxy, proxy
 
 TOPIC = "mail"
 MANY, AT_ONCE = 200, 50
@@ -82,13 +84,18 @@ class Desks:
 
     async def in_hand(self) -> int:
         """Return how many questions the one that can be stopped is at."""
-        told = await self.connection.request(f"$SRV.STATS.penstock-jobs.{self.sleeper_id}", timeout_s=WITHIN_S)
-        return sum(int(one["data"]["in_hand"]) for one in json.loads(told.payload)["endpoints"])
+        return await in_hand(self.connection, self.sleeper_id)
+
+
+async def in_hand(connection: Connection, desk_id: str) -> int:
+    """Return how many questions a desk is at."""
+    told = await connection.request(f"$SRV.STATS.penstock-jobs.{desk_id}", timeout_s=WITHIN_S)
+    return sum(int(one["data"]["in_hand"]) for one in json.loads(told.payload)["endpoints"])
 
 
 @asynccontextmanager
 async def desk(
-    server: EmbeddedServer, connection: Connection, *more: str, but: str = ""
+    server: EmbeddedServer | Proxy, connection: Connection, *more: str, but: str = ""
 ) -> AsyncIterator[tuple[Running, str]]:
     """Run a node with a desk; yield it with the id of its service. `but`: the id of the other one."""
     roles = "timer,desk,gateway" if more else "desk"
@@ -298,3 +305,30 @@ async def test_a_desk_that_wakes_does_not_do_what_another_was_asked_for(
         assert [one.id async for one in jobs.list(TOPIC, "delayed")] == ["delayed"]
         [held] = await jobs.reserve_many(TOPIC, wait=30)
         assert (held.id, held.attempt) == ("ready", 1)
+
+
+async def test_a_change_that_a_stalled_link_held_undoes_no_later_one(
+    server: EmbeddedServer, connection: Connection
+) -> None:
+    """The link stalls when the desk reads the record, so that it would write when the caller has changed it again."""
+    await apply(connection, wanted(connection.namespace, profile="fast"))
+    async with (
+        proxy(server.port) as road,
+        desk(road, connection) as (_, stalled),
+        penstock.connect(server.url, namespace=connection.namespace.name) as client,
+    ):
+
+        async def is_idle() -> bool:
+            return await in_hand(connection, stalled) == 0
+
+        change = client.jobs.change_topic
+        await change(TOPIC, rate=1)
+        road.hold("server", at=connection.namespace.bucket("TOPICS").encode())
+        first = asyncio.ensure_future(change(TOPIC, rate=500))
+        await road.holds("server", WITHIN_S)
+        async with desk(server, connection, but=stalled):
+            assert (await first).settings["rate"] == 500, "the other desk has made it"
+            assert (await change(TOPIC, rate=100)).settings["rate"] == 100
+            road.heal()
+            await eventually(is_idle, WITHIN_S, "the stalled desk is still at work")
+            assert (await change(TOPIC, attempts=3)).settings["rate"] == 100
