@@ -1,5 +1,6 @@
 """Whether a schedule can be followed. Pure."""
 
+from itertools import pairwise
 from typing import get_args
 
 from msgspec import DecodeError
@@ -87,9 +88,9 @@ def check_schedule(record: Schedule) -> Schedule:
 
 
 def _check_jitter(record: Schedule, gap_ms: int) -> None:
-    """Raise BadRecurrence if an occurrence could be due after the next one. `gap_ms`: from the first to the second."""
+    """Raise BadRecurrence if an occurrence could be due after the next one. `gap_ms`: from one to the next."""
     if not 0 <= record.jitter_ms < gap_ms:
-        hint = f"use less than {gap_ms}ms, the time from the first to the second"
+        hint = f"use less than {gap_ms}ms, the shortest time from one to the next"
         raise BadRecurrence("jitter_ms", f"{record.jitter_ms}ms", "is out of range", hint)
 
 
@@ -110,4 +111,8 @@ def check_wanted(record: Schedule) -> Schedule:
     if record.start_ms and record.initial_delay_ms:
         hint = "give one of them"
         raise BadRecurrence("initial_delay_ms", f"{record.initial_delay_ms}ms", "stands beside a start", hint)
-    return check_schedule(record)
+    check_schedule(record)
+    if record.cron and record.jitter_ms:
+        dues = next_dues(record, max(1, record.start_ms - 1), MOST_AT_ONCE)
+        _check_jitter(record, min((after_ms - due_ms for due_ms, after_ms in pairwise(dues)), default=LONGEST_EVERY_MS))
+    return record

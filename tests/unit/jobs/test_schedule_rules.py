@@ -1035,6 +1035,7 @@ def test_the_body_tells_each_job_its_time(body: bytes, told: bytes) -> None:
         (Schedule(every_ms=1000, jitter_ms=999), "", ""),
         (Schedule(cron="0 * * * *", jitter_ms=3_600_000), "jitter_ms", "use less than 3600000ms"),
         (Schedule(cron="0 * * * *", jitter_ms=-1), "jitter_ms", "out of range"),
+        (Schedule(cron="0 8,20,21 * * *", jitter_ms=2 * HOUR), "jitter_ms", "use less than 3600000ms"),
         (Schedule(at_ms=T, jitter_ms=3_600_000), "", ""),
     ],
 )
