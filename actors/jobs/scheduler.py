@@ -268,18 +268,20 @@ class Scheduler:
 
     async def _take_back(self, topic: str, name: str, record: Schedule) -> set[int]:
         """Remove occurrences that had no holder yet and are not due. Delete by sequence, so that none that has just
-        become due is taken from its worker. One that is due and waits to be fired stays. Return those that have no job
-        now."""
-        gone, now_ms = set(), self._clock.now_ms()
+        become due is taken from its worker. One that is due and waits to be fired stays. On several servers one that is
+        fired in that moment is there all the same (ADR 30). Return those that have no job now."""
+        gone, taken, now_ms = set[int](), list[int](), self._clock.now_ms()
         for due_ms, found in zip(record.stale, await self._find(topic, name, record, record.stale), strict=True):
             is_gone = found is None
             job = found.job if found is not None and found.state == "delayed" else None
             if found is not None and job is not None and not job.attempts and job.due_ms > now_ms:
                 is_gone = await delete_entry(self._connection, self._jobs, found.seq, erase=True)
+                taken.append(due_ms)
                 log.info("schedule.taken_back", extra=fields(topic=topic, name=name, due_ms=due_ms, is_gone=is_gone))
             if is_gone:
                 gone.add(due_ms)
-        return gone
+        left = zip(taken, await self._find(topic, name, record, taken), strict=True)
+        return gone.difference(due_ms for due_ms, found in left if found is not None)
 
 
 def _is_there(answer: NotAdded) -> bool:

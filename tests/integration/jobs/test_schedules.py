@@ -560,6 +560,33 @@ async def test_a_job_that_is_due_and_not_fired_yet_is_not_taken_back(ground: Gro
     assert (await ground.state(due_ms), len(record.runs)) == (("delayed", 1) if is_due else ("", 0))
 
 
+class FiringStore:
+    """The store of several servers, where a job is fired though it was deleted a moment before: both were on their way.
+    It is fired before the second look."""
+
+    def __init__(self, ground: Ground, job: NewJob) -> None:
+        self._ground = ground
+        self._job = job
+        self._looks = 0
+
+    async def find_many(self, keys: Sequence[tuple[str, str]], *, is_sure: bool) -> Mapping[tuple[str, str], KnownJob]:
+        self._looks += 1
+        if self._looks == 2:
+            await self._ground.desk.add([replace(self._job, due_ms=now_ms(), nonce="fired")], trace_s=600)
+        return await self._ground.store.find_many(keys, is_sure=is_sure)
+
+
+async def test_a_job_that_is_fired_while_it_is_taken_back_stays_a_run(ground: Ground) -> None:
+    due_ms = now_ms() + HOUR
+    record = Schedule(every_ms=HOUR, start_ms=due_ms, last_ms=due_ms, added_ms=due_ms, runs=(PastRun(due_ms=due_ms),))
+    job = occurrence("mail", "nightly", record, due_ms, claim=1)
+    await ground.desk.add([job], trace_s=600)
+    await ground.put(replace(record, is_paused=True, stale=(due_ms,)))
+    async with running(ground.actor(store=FiringStore(ground, job))):
+        record = await ground.record_when(lambda record: not record.stale)
+    assert (await ground.state(due_ms), [run.due_ms for run in record.runs]) == ("ready", [due_ms])
+
+
 async def test_one_whose_time_came_before_another_definition_has_the_new_body(ground: Ground) -> None:
     start_ms = now_ms()
     wish = Schedule(every_ms=48 * HOUR, jitter_ms=47 * HOUR, start_ms=start_ms, body=Raw(b'{"n":1}'))
