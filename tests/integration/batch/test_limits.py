@@ -100,7 +100,7 @@ async def test_why_counts_no_paused_batch_among_those_that_run(connection: Conne
         await node.until("waits", "done")
 
 
-@penstock.batch("busy", item_rate=1_000, concurrency=1, chunk_items=1)
+@penstock.batch("busy-places", item_rate=1_000, concurrency=1, chunk_items=1)
 class Busy:
     async def split(self, ctx: penstock.SplitContext) -> None:
         await ctx.commit(*range(4))
@@ -109,24 +109,24 @@ class Busy:
         await may_end[0].wait()
 
 
-@penstock.batch("slow", item_rate=0.01)
+@penstock.batch("slow-rate", item_rate=0.01)
 class Slow(Busy):
     pass
 
 
 async def test_why_names_the_rate_only_while_items_wait_for_it(connection: Connection) -> None:
     may_end[:] = [anyio.Event()]
-    async with plant(connection, ["busy", "slow"]) as node:
-        for task, codes in (("busy", {"at_work", "turn"}), ("slow", {"rate"})):
+    async with plant(connection, ["busy-places", "slow-rate"]) as node:
+        for task, codes in (("busy-places", {"at_work", "turn"}), ("slow-rate", {"rate"})):
             await node.submit(task, id=task)
             await node.until(task, "running")
             with anyio.fail_after(LONG_S):
                 while not codes >= {(await node.desk.why(task, item)).code for item in (None, 3)}:
                     await a_moment()
         may_end[0].set()
-        await node.desk.cancel("slow")
-        await node.until("slow", "cancelled")
-        await node.until("busy", "done")
+        await node.desk.cancel("slow-rate")
+        await node.until("slow-rate", "cancelled")
+        await node.until("busy-places", "done")
 
 
 @penstock.batch("paused-early")
