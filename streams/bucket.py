@@ -149,16 +149,16 @@ class Bucket(Generic[T]):
         ttl_s: int | None = None,
         timeout_s: float | None = None,
         unless: str = "",
-        calls: str = "",
+        kept: str = "",
     ) -> int:
         """Store the key if it is at `revision` (0: must not exist), and return the new revision.
 
-        `ttl_s`: whole seconds, at least 1, until the key expires. A write without it makes the key permanent. `calls`:
-        as `kept_with` returns it (streams/calls.py). Raises RevisionConflict, OutcomeUnknown (after `timeout_s`, else
-        the publisher's deadline), TooLarge, StoreFull.
+        `ttl_s`: whole seconds, at least 1, until the key expires. A write without it makes the key permanent. `kept`:
+        the marks of calls, as `kept_with` returns them (streams/calls.py). Raises RevisionConflict, OutcomeUnknown
+        (after `timeout_s`, else the publisher's deadline), TooLarge, StoreFull.
         """
         subject, payload = self._prefix + check_key(key), self._codec.encode(value)
-        headers = {KEPT_HEADER: calls} if calls else None
+        headers = {KEPT_HEADER: kept} if kept else None
         expected = revision
         for tries_left in (2, 1, 0):
             try:
@@ -198,8 +198,8 @@ class Bucket(Generic[T]):
             value, result = change(entry)
             revision = 0 if entry is None else entry.revision
             if value is not None:
-                calls = kept_with(() if entry is None else entry.calls, mark)
-                revision = await self.compare_and_set(key, value, revision, calls=calls)
+                kept = kept_with(() if entry is None else entry.calls, mark)
+                revision = await self.compare_and_set(key, value, revision, kept=kept)
             return result, revision
 
         return await race(attempt, tries=tries)

@@ -122,7 +122,7 @@ async def change_level(
         if mark in calls:
             return Changed(name, changed.before, changed.before, {})
         revision = stored.revisions.get(name.key, 0)
-        await desk.bucket.compare_and_set(name.key, _encode(changed.after), revision, calls=kept_with(calls, mark))
+        await desk.bucket.compare_and_set(name.key, _encode(changed.after), revision, kept=kept_with(calls, mark))
         return changed
 
     return await race(attempt, tries=TRIES)

@@ -132,9 +132,8 @@ class Topics:
         def change(entry: Entry[bytes] | None) -> tuple[bytes | None, tuple[_Values, TopicSettings]]:
             before = parse_topic(entry.value) if entry else {}
             is_made = entry is not None and mark in entry.calls
-            after = {
-                name: value for name, value in {**before, **({} if is_made else values)}.items() if value is not None
-            }
+            wanted = before if is_made else {**before, **values}
+            after = {name: value for name, value in wanted.items() if value is not None}
             settings = resolve_topic({} if topic == DEFAULT else self._default, after)
             return None if is_made else msgspec.json.encode(after), (after, settings)
 

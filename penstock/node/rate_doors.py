@@ -16,7 +16,7 @@ from actors.flow.flows import Flows, rows_topic
 from actors.flow.rates_desk import BadRate, Kind, RateDoor, RatesDesk, UnknownRate
 from actors.jobs.topics import Topics
 from actors.runtime.membership import Members
-from actors.runtime.rules.setting_values import BadSetting
+from actors.runtime.rules.setting_values import BadSetting, read_number
 from streams.bucket import Bucket
 from streams.clock import Clock
 from streams.connection import Connection
@@ -149,8 +149,8 @@ class _SettingDoors(NamedTuple):
         unset = [setting] if rate is None else []
         try:
             changed = await change_level(self.desk, level, values=values, unset=unset, now_ms=self.clock.now_ms())
+            return read_number(setting, changed.after.get(setting, wider))
         except UnknownLevel as error:
             raise UnknownRate(str(error)) from error
         except BadSetting as error:
             raise BadRate("rate", str(error)) from error
-        return float(str(changed.after.get(setting, wider)))

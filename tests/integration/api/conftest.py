@@ -7,6 +7,7 @@ import pytest
 from aiohttp import ClientSession
 
 from streams.server import EmbeddedServer
+from tests.support.batch_node import BatchNode, batch_node
 from tests.support.gateway import SharedGateway, gateway_thread
 
 
@@ -28,6 +29,13 @@ def guarded_gateway(server: EmbeddedServer) -> Iterator[SharedGateway]:
     """A gateway that asks for tokens."""
     with gateway_thread(server) as running:
         running.token("first")
+        yield running
+
+
+@pytest.fixture(scope="module")
+def node(server: EmbeddedServer) -> Iterator[BatchNode]:
+    """A node with all doors, in a process of its own."""
+    with batch_node(server) as running:
         yield running
 
 

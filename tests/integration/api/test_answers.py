@@ -6,7 +6,7 @@ read what it changed there before it is committed.
 
 import json
 import os
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from difflib import unified_diff
 from functools import partial
 from typing import Any
@@ -28,9 +28,8 @@ from penstock.sdk.client_sources import SourceCalls
 from streams.bucket import Bucket
 from streams.clock import now_ms
 from streams.publisher import Publisher
-from streams.server import EmbeddedServer
 from tests.support.answers import FOLDER, Recorder
-from tests.support.batch_node import UNSERVED, BatchNode, batch_node
+from tests.support.batch_node import UNSERVED, BatchNode
 from tests.support.engine import add_source
 from tests.support.moments import a_moment
 
@@ -38,12 +37,6 @@ LARGE = json.dumps({"body": "x" * (256 * 1024)})
 JOBS, RECEIPTS, BATCHES = "/v1/topics/mail/jobs", "/v1/receipts", "/v1/batches"
 YEAR_MS = 365 * 86_400_000
 CSV = "sku,price\nA1,10\nA2,-1\n"
-
-
-@pytest.fixture(scope="module")
-def node(server: EmbeddedServer) -> Iterator[BatchNode]:
-    with batch_node(server) as running:
-        yield running
 
 
 @pytest.fixture

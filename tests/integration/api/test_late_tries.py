@@ -1,7 +1,7 @@
 """A try of a change of settings that comes late, when another try of its call was done and others have called since."""
 
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import anyio
@@ -21,19 +21,12 @@ from streams.connection import Connection
 from streams.frames import Message
 from streams.micro import QUESTION_HEADER, WHO, Has
 from streams.publisher import Publisher
-from streams.server import EmbeddedServer
-from tests.support.batch_node import UNSERVED, BatchNode, batch_node
+from tests.support.batch_node import UNSERVED, BatchNode
 from tests.support.engine import add_source
 from tests.support.moments import a_moment
 
 Try = Callable[..., Awaitable[dict[str, Any]]]
 WHOLE = {"shards": 4, "zones": {"a": "0-1", "b": "2-3"}}
-
-
-@pytest.fixture(scope="module")
-def node(server: EmbeddedServer) -> Iterator[BatchNode]:
-    with batch_node(server) as running:
-        yield running
 
 
 @pytest.fixture
