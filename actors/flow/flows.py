@@ -7,7 +7,7 @@ take the rows. `<flow>` is a flow's record, `<flow>.round` its progress.
 """
 
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Annotated
 
 import msgspec
@@ -290,14 +290,16 @@ class Flows:
         return record
 
     async def note(self, flow: str, progress: FlowProgress, left_alone: Collection[str] = ()) -> None:
-        """Store a flow's progress. Rounds seldom meet, and the later one counts. `left_alone`: shards that the round
-        did not ask, since they were loading. They keep what is stored of them."""
+        """Store a flow's progress. Rounds seldom meet, and the later one counts. What others did meanwhile stays among
+        the rounds. `left_alone`: shards that the round did not ask, since they were loading. They keep what is stored
+        of them."""
 
         def change(entry: Entry[bytes] | None) -> tuple[bytes, FlowProgress]:
-            stored = _progress_of(entry).shards if left_alone else {}
-            kept = {shard: stored[shard] for shard in left_alone if shard in stored}
+            stored = _progress_of(entry)
+            kept = {shard: stored.shards[shard] for shard in left_alone if shard in stored.shards}
             others = {shard: state for shard, state in progress.shards.items() if shard not in left_alone}
-            made = fitting(msgspec.structs.replace(progress, shards={**others, **kept}))
+            rounds = _in_order((*stored.rounds, *progress.rounds))
+            made = fitting(msgspec.structs.replace(progress, shards={**others, **kept}, rounds=rounds))
             return msgspec.json.encode(made), made
 
         made, revision = await self._bucket.update(f"{flow}.round", change)
@@ -320,6 +322,11 @@ class Flows:
         if made is not None:
             self._live.learn(f"{flow}.round", made, revision)
         return made is not None
+
+
+def _in_order(rounds: Iterable[RoundReport]) -> tuple[RoundReport, ...]:
+    """Return the latest rounds, each once, the oldest first."""
+    return tuple(sorted(dict.fromkeys(rounds), key=lambda one: one.began_ms)[-MOST_PAST:])
 
 
 def _progress_of(entry: Entry[bytes] | None) -> FlowProgress:

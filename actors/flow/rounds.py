@@ -13,6 +13,7 @@ is left alone until the load has ended (actors/flow/loader.py), or its time is o
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import Protocol
 
 import anyio
@@ -48,6 +49,8 @@ MOST_NAMES = 20_000
 LONGEST_ERROR = 200
 AT_LEAST_S = 0.005
 """Shards that are due within less are asked together."""
+PAUSED_S = 0.5
+"""Before a round looks again whether its flow is still paused."""
 LEAST_S = 0.8
 """A round has at least so long to hear from its shards."""
 
@@ -142,7 +145,8 @@ class Rounds:
         states = {shard: progress.shards.get(shard, ShardState()) for shard in shards}
         mine = [shard for shard in shards if (not limits.groups or shard in groups) and shard not in busy]
         asked = missing(wanted, in_flight, waiting, most=limits.most_in_flight)
-        asking = _Asking(self._connection, flow, groups, states, self._clock, self._bounds.zone_of(limits.zone) or "")
+        zone, is_paused = self._bounds.zone_of(limits.zone) or "", partial(self._rows.is_paused, flow)
+        asking = _Asking(self._connection, flow, groups, states, self._clock, zone, is_paused)
         spread = spread_s(rate, every_ms, in_flight)
         deadline_s = began_s + max(LEAST_S, every_ms / 1000)
         await asking.ask(mine, asked, progress.first, spread_s=spread, deadline_s=deadline_s, limits=limits)
@@ -216,11 +220,13 @@ class _Asking:
         states: Mapping[str, ShardState],
         clock: Clock,
         zone: str = "",
+        is_paused: Callable[[], bool] = lambda: False,
     ) -> None:
         self._connection = connection
         self._flow = flow
         self._groups = groups
         self._zone = zone
+        self._is_paused = is_paused
         self._clock = clock
         self.states = dict(states)
         self.new = self.known = self.silent = 0
@@ -276,12 +282,15 @@ class _Asking:
                 tasks.start_soon(ask, shard, quota)
 
     async def _answer(self, shard: str, quota: int, deadline_s: float) -> ShardLoaded | None:
-        """Return the reply of a node of the shard's group. None: there was none in time. NOT_ASKED: no node has
-        a request, so nothing will come of it."""
+        """Return the reply of a node of the shard's group. While the flow is paused, none is asked. None: there was no
+        reply in time. NOT_ASKED: no node has a request, so nothing will come of it."""
         subject = self._connection.namespace.flow_loads(self._flow, self._groups.get(shard, ANY_GROUP), self._zone)
         ask = LoadShard(flow=self._flow, shard=shard, limit=quota, after=self.states[shard].after)
         may_come = False
         while monotonic_s() < deadline_s:
+            if self._is_paused():
+                await anyio.sleep(PAUSED_S)
+                continue
             try:
                 message = await self._asked(subject, ask, deadline_s)
                 if message is None:

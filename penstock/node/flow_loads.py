@@ -11,7 +11,7 @@ from importlib.metadata import version
 from anyio.abc import TaskStatus
 
 from actors.flow.desk import FlowDesk
-from actors.flow.flows import FlowRecord, Flows, interval_ms, rounds_topic, rows_topic
+from actors.flow.flows import LONGEST_EVERY_MS, FlowRecord, Flows, interval_ms, rounds_topic, rows_topic
 from actors.flow.handler import FlowContext, FlowHandler
 from actors.flow.loader import Loader
 from actors.flow.rounds import Rounds
@@ -33,7 +33,8 @@ __all__ = ["FlowHandlers", "FlowLoads", "open_flow_loads"]
 
 log = logging.getLogger(__name__)
 
-ROUND_TTR_MS = 60_000
+ROUND_TTR_MS = LONGEST_EVERY_MS + 60_000
+"""A round lasts as long as its interval at most, and a person may set any interval while it runs."""
 
 
 class FlowHandlers:

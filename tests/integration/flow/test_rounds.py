@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from actors.flow.desk import FlowDesk
-from actors.flow.flows import FlowLimits, FlowRecord, Flows, ShardState, checked_limits
+from actors.flow.flows import FlowLimits, FlowRecord, Flows, RoundReport, ShardState, checked_limits
 from actors.flow.handler import FlowContext, FlowHandler
 from actors.flow.rounds import AT_ONCE, MOST_ERRORS, Rounds, _Asking
 from streams.bucket import Bucket
@@ -116,9 +116,14 @@ async def declared_flow(connection: Connection, publisher: Publisher, limits: Fl
     return flows
 
 
-def rounds_of(connection: Connection, flows: Flows, tempo: Followed) -> Rounds:
+def rounds_of(connection: Connection, flows: Flows, tempo: Followed, rows: NoRows | None = None) -> Rounds:
     return Rounds(
-        connection=connection, flows=flows, rows=NoRows(), tempo=tempo, living=lambda _flow: frozenset(), clock=SYSTEM
+        connection=connection,
+        flows=flows,
+        rows=rows or NoRows(),
+        tempo=tempo,
+        living=lambda _flow: frozenset(),
+        clock=SYSTEM,
     )
 
 
@@ -208,3 +213,70 @@ async def test_a_desk_that_stood_still_does_not_put_an_older_interval_back(
     await FlowDesk(flows, topics, clock=SYSTEM).set("pay", {"every": "1h"})
     assert topics.every_ms[-1] == 1_000
     assert (await FlowDesk(flows, topics, clock=SYSTEM).show("pay")).every == "1s"
+
+
+async def test_a_round_that_ends_late_keeps_the_reports_of_those_that_were_made_meanwhile(
+    connection: Connection, publisher: Publisher
+) -> None:
+    flows = await declared_flow(connection, publisher, FlowLimits(every_ms=60_000, longest_ms=60_000))
+    rounds, tempo, others = rounds_of(connection, flows, Followed()), Followed(), list[RoundReport | None]()
+
+    async def nothing(context: FlowContext) -> Any:
+        return []
+
+    async def split(context: FlowContext) -> Any:
+        others.extend([await rounds.run(handler_of(flows, nothing), SYSTEM.now_ms()) for _ in range(2)])
+        return ["one"]
+
+    late = await rounds_of(connection, flows, tempo).run(handler_of(flows, split), SYSTEM.now_ms())
+    assert set(flows.progress("pay").rounds) == {late, *others}
+    assert flows.progress("pay").names == ("one",), "beside the reports, the later one counts"
+
+
+class Pausable(NoRows):
+    """A job engine whose flow is paused when its first shard is asked, until a round has looked at that often.
+    `asked`: the shards that were asked. `before_resume`: how many of them by then."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.before_resume = 0
+        self._looks = 0
+
+    def is_paused(self, flow: str) -> bool:
+        if not self.asked or self.before_resume:
+            return False
+        self._looks += 1
+        if self._looks > 3 * AT_ONCE:
+            self.before_resume = len(self.asked)
+        return True
+
+
+async def test_a_flow_that_is_paused_during_a_round_loads_nothing_more_until_it_goes_on(
+    connection: Connection, publisher: Publisher
+) -> None:
+    """A round may last as long as its interval, which may be a day."""
+    flows = await declared_flow(connection, publisher, FlowLimits(every_ms=60_000, longest_ms=60_000))
+    rows, stop = Pausable(), anyio.Event()
+
+    async def split(context: FlowContext) -> Any:
+        return [str(number) for number in range(3 * AT_ONCE)]
+
+    async def load(message: Message) -> bytes:
+        ask = decode_flow(message.payload, LoadShard)
+        rows.asked.append(ask.shard)
+        return msgspec.json.encode(ShardLoaded(new=ask.limit))
+
+    service = Service(
+        connection,
+        name="one",
+        version="1.0.0",
+        about="loads what is asked",
+        endpoints=[Endpoint("pay", connection.namespace.flow_loads("pay", ANY_GROUP), load, most=256)],
+    )
+    async with anyio.create_task_group() as tasks:
+        await tasks.start(lambda *, task_status: service.serve(stop, task_status=task_status))
+        with anyio.fail_after(30):
+            await rounds_of(connection, flows, Followed(), rows).run(handler_of(flows, split), SYSTEM.now_ms())
+        stop.set()
+    assert 0 < rows.before_resume <= AT_ONCE, "what was asked before the pause comes to its end"
+    assert len(rows.asked) == 3 * AT_ONCE
