@@ -19,6 +19,7 @@ from actors.batch.rules.sheet_lines import row_of
 from actors.batch.tasks import Tasks
 from actors.batch.uploads import FRESH_MS
 from actors.batch.views import UPLOAD_BYTES, SheetInput, is_upload_of, sheet_of, upload_name
+from actors.runtime.rules.depth import DEEPEST, is_too_deep
 from actors.runtime.rules.traceparents import is_traceparent
 from actors.runtime.tracing import traces
 from streams.batch_messages import NOTHING, NewBatch, RowsSeen
@@ -205,6 +206,12 @@ def _checked_input(given: Raw) -> Raw:
     raw = bytes(given)
     if len(raw) > INPUT_BYTES:
         raise BatchRefused(f"input: {len(raw)} bytes, at most {INPUT_BYTES}; send it as a file")
+    try:
+        msgspec.json.decode(raw or b"null")
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise BatchRefused(f"input: {error}", field="input") from error
+    if is_too_deep(given):
+        raise BatchRefused(f"input: nested too deeply; use at most {DEEPEST} levels", field="input")
     return Raw(raw or b"null")
 
 

@@ -12,6 +12,7 @@ from msgspec import Raw
 
 from actors.batch.items import BatchItems
 from actors.batch.rules.record import Instance, Seal, files_at, is_step_over, made_so_far
+from actors.runtime.rules.depth import DEEPEST, is_too_deep
 from actors.runtime.rules.texts import printable
 from streams.batch_messages import (
     CHUNK_BYTES,
@@ -38,15 +39,18 @@ class NotJson(ValueError):
 
 
 def as_json(value: object, what: str) -> Raw:
-    """Return a value's JSON. Raises NotJson, which names the value as `what`."""
-    if isinstance(value, Raw):
-        return value
+    """Return a value's JSON, which every reader can follow. Raises NotJson, which names the value as `what`."""
     try:
-        return Raw(msgspec.json.encode(value))
+        if isinstance(value, Raw):
+            msgspec.json.decode(value)  # its text may be in another encoding, or hold a number that is none
+        raw = value if isinstance(value, Raw) else Raw(msgspec.json.encode(value))
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise NotJson(
             f"{what} cannot be written as JSON: {error}; use text, numbers, lists, dicts or structs"
         ) from error
+    if is_too_deep(raw):
+        raise NotJson(f"{what} is nested more deeply than {DEEPEST} levels")
+    return raw
 
 
 def text_of(error: object) -> str:

@@ -98,9 +98,10 @@ def _end(outcome: _Outcome | None) -> object:
 
 
 def _reason(info: Raw) -> str:
-    value: Any = msgspec.json.decode(info)
-    text = value if isinstance(value, str) else "" if value is None else bytes(info).decode()
-    return text[:MOST_REASON]
+    text = bytes(info).decode("utf-8", "replace")  # not every program writes UTF-8
+    if text == "null":
+        return ""
+    return (msgspec.json.decode(text, type=str) if text.startswith('"') else text)[:MOST_REASON]
 
 
 async def run_external(

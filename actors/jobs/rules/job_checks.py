@@ -1,17 +1,12 @@
 """Checks of the values in requests to a job desk: topics, ids, numbers, bodies. Pure."""
 
-import re
-
 from msgspec import Raw
 
 from actors.jobs.rules.job_rules import BadJob
 from actors.jobs.rules.topic_settings import DEFAULT
+from actors.runtime.rules.depth import DEEPEST, is_too_deep
 from streams.job_messages import LONGEST_ID
 from streams.subjects import TOKEN
-
-DEEPEST = 128
-"""Limit of a body's levels. Every JSON reader accepts this many (PHP stops at 512, Python's own at about 1,000)."""
-_PARTS = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[{]|[\]}]', re.S)
 
 
 def check_topic(topic: str) -> str:
@@ -40,21 +35,5 @@ def check_range(field: str, value: int, low: int, high: int) -> None:
 
 def check_depth(body: Raw) -> None:
     """Raise BadJob for a body that is nested more deeply than every reader can follow."""
-    if memoryview(body).nbytes <= 2 * DEEPEST:  # each level takes two characters
-        return
-    text = bytes(body)
-    if text.count(b"[") + text.count(b"{") > DEEPEST and depth_of(text) > DEEPEST:
-        raise BadJob("body", text[:40], "is nested too deeply", f"use at most {DEEPEST} levels")
-
-
-def depth_of(text: bytes) -> int:
-    """Return how many lists and objects stand within each other at most. `text` is valid JSON."""
-    deepest = depth = 0
-    for part in _PARTS.finditer(text):
-        sign = part[0][:1]
-        if sign in b"[{":
-            depth += 1
-            deepest = max(deepest, depth)
-        elif sign in b"]}":
-            depth -= 1
-    return deepest
+    if is_too_deep(body):
+        raise BadJob("body", bytes(body)[:40], "is nested too deeply", f"use at most {DEEPEST} levels")

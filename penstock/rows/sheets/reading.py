@@ -17,6 +17,7 @@ import python_calamine
 
 from actors.batch.rules.encodings import ENCODINGS
 from actors.batch.rules.sheet_lines import FAULT, LINE
+from actors.runtime.rules.depth import DEEPEST, is_too_deep
 from penstock.rows.sheets.kinds import InputKind
 from penstock.rows.sheets.limits import BadSheet, SheetLimits
 from penstock.rows.sheets.odd_cells import odd_cells_as_text
@@ -169,6 +170,8 @@ def _jsonl(path: Path, limits: SheetLimits) -> Iterator[Row]:
                 raise BadSheet(f"line {number}: more than {limits.rows} rows; send it in parts")
             try:
                 cells = {name: "" if value is None else value for name, value in decode(line).items()}
+                if is_too_deep(line, DEEPEST - 1):  # its number stands around it
+                    raise RecursionError(f"nested more deeply than {DEEPEST - 1} levels")
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
                 text = line.decode("utf-8", "replace").strip()[:_LONGEST_LINE]
                 cells = {LINE: text, FAULT: f"no JSON object ({error})"}

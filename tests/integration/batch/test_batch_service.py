@@ -115,7 +115,18 @@ async def test_what_is_wrong_is_told(link: Connection, endpoint: str, asked: obj
     assert answer.told["error"]["reason"]
 
 
-@pytest.mark.parametrize("raw", [b"{", b"[1]", b"\xff{}", b"\xef\xbb\xbf{}", b"[" * 5000])
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"{",
+        b"[1]",
+        b"\xff{}",
+        b"\xef\xbb\xbf{}",
+        b"[" * 5000,
+        b'{"task": "count", "input": [1e400]}',
+        b'{"task": "count", "input": %s}' % (b"[" * 200 + b"]" * 200),
+    ],
+)
 async def test_what_is_no_request_is_told(link: Connection, raw: bytes) -> None:
     answer = await ask(link, "submit", raw=raw)
     assert (answer.number, answer.told["error"]["code"]) == (400, "bad")

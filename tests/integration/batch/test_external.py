@@ -26,6 +26,17 @@ from tests.support.callbacks import SECRET, is_signed
 QUICK: dict[str, Any] = {"retry_base_s": 0.01, "retry_cap_s": 0.02}
 
 
+ODD = {
+    "odd": (b'"ok"', b"7"),
+    "latin": (b'"ok"', b'{"name":"caf\xe9"}'),
+    "endless": (b'"ok"', b"[1e400]"),
+    "deep": (b'"ok"', b"[" * 200 + b"]" * 200),
+    "latin no": (b'"failed"', b'"no caf\xe9"'),
+    "endless no": (b'"failed"', b"[1e400]"),
+}
+"""Statuses and infos that are JSON for a careless reader."""
+
+
 class Shop:
     """A program that answers as the item's name says. `asked`: each request, by the names in it."""
 
@@ -56,6 +67,10 @@ class Shop:
         return {"index": index, "status": "ok"}
 
 
+def named(body: dict[str, Any]) -> list[tuple[int, str]]:
+    return [(each["index"], each["item"]["name"]) for each in body["items"]]
+
+
 @asynccontextmanager
 async def http_shop(shop: Shop) -> AsyncIterator[str]:
     """Serve the shop over HTTP, with the troubles of HTTP for items that ask for them."""
@@ -72,6 +87,10 @@ async def http_shop(shop: Shop) -> AsyncIterator[str]:
                 return web.Response(status=503)
             case ("redirect", 1):
                 return web.Response(status=307, headers={"Location": str(request.url)})
+            case ("odd", _):
+                shop.asked["odd"] += len(body["items"])
+                told = {name: b'{"index":%d,"status":%s,"info":%s}' % (at, *ODD[name]) for at, name in named(body)}
+                return web.Response(body=b'{"outcomes":[%s]}' % b",".join(told.values()))
             case ("garbage", 1):
                 return web.Response(text="<html>")
             case ("cut", 1):
@@ -199,6 +218,23 @@ async def test_items_are_posted_and_answered(connection: Connection) -> None:
     assert first["items"][1] == {"index": 1, "attempt": 1, "item": {"name": "told"}}
     assert record.executor == f"http:{url}"
     assert view.result["files"] == ["result.xlsx"]
+
+
+async def test_what_nobody_could_read_of_an_answer_costs_the_info_alone(connection: Connection) -> None:
+    shop = Shop()
+    async with http_shop(shop) as url:
+        penstock.external_batch("unread", url, attempts=2, **QUICK)
+        async with plant(connection, ["unread"]) as node:
+            view = await run(node, "unread", list(ODD))
+            found = await ends(node, view)
+            assert (view.state, view.counts) == ("done", Counts(succeeded=4, failed=2))
+            assert shop.asked["odd"] == len(ODD), "nothing ran again"
+    assert found["odd"] == ("ok", 7)
+    for name in ("latin", "endless", "deep"):
+        status, info = found[name]
+        assert (status, list(info)) == ("ok", ["not_told"])
+    assert found["latin no"] == ("failed", "no caf\ufffd")
+    assert found["endless no"] == ("failed", "[1e400]")
 
 
 async def test_trouble_on_the_way_goes_round_again_and_a_refusal_does_not(connection: Connection) -> None:

@@ -210,6 +210,12 @@ async def test_a_line_that_is_no_object_costs_its_row_alone(file: Callable[[byte
     assert all("no JSON object" in str(found[number][FAULT]) for number in (1, 4, 6))
 
 
+async def test_a_line_that_is_nested_too_deeply_costs_its_row_alone(file: Callable[[bytes], Path]) -> None:
+    lines = b"".join(b'{"a":%s}\n' % (b"[" * levels + b"]" * levels) for levels in (126, 127, 960, 5_000))
+    found = dict(cast("list[tuple[int, dict[str, object]]]", await rows_of(file(lines))))
+    assert [FAULT in cells for cells in found.values()] == [False, True, True, True]
+
+
 async def test_the_text_of_a_line_that_was_put_right_is_no_column(file: Callable[[bytes], Path]) -> None:
     again = b'{"a": 1, "penstock_line": "{a", "penstock_failed": "no JSON object"}\n'
     assert await rows_of(file(again)) == [(1, {"a": 1})]

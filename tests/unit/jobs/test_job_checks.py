@@ -1,6 +1,5 @@
-"""What is asked of a job desk: depth by a scan as by walking, ranges by type and size, topics and ids by grammar."""
+"""What is asked of a job desk: depth, ranges by type and size, topics and ids by grammar."""
 
-import json
 from typing import Any
 
 import pytest
@@ -8,30 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from actors.jobs.rules.job_checks import DEEPEST, check_depth, check_id, check_range, check_topic, depth_of
+from actors.jobs.rules.job_checks import check_depth, check_id, check_range, check_topic
 from actors.jobs.rules.job_rules import BadJob
-
-VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
-    max_leaves=40,
-)
-
-
-def walked(value: Any) -> int:
-    if isinstance(value, dict):
-        return 1 + max(map(walked, value.values()), default=0)
-    return 1 + max(map(walked, value), default=0) if isinstance(value, list) else 0
-
-
-@given(VALUES, st.booleans())
-def test_the_depth_is_what_walking_finds(value: Any, is_ascii: bool) -> None:
-    assert depth_of(json.dumps(value, ensure_ascii=is_ascii).encode()) == walked(value)
-
-
-@pytest.mark.parametrize("text", ['"[[[["', '"\\"[{"', '["]]","[["]', '{"[":"{"}', '"\\\\"', '["\\\\\\"[", []]'])
-def test_brackets_in_strings_are_no_depth(text: str) -> None:
-    assert depth_of(text.encode()) == walked(json.loads(text))
+from actors.runtime.rules.depth import DEEPEST
 
 
 @given(st.integers(0, 400))
