@@ -149,6 +149,7 @@ class DeclaredAdapter:
         usual = usual_outcome(response, longest_wait_ms=self._declaration.longest_wait_ms) or json_outcome(response)
         if usual is None and self.file.request.graphql is not None:
             return graphql_outcome(response, self._reader.row_steps)
+        usual = usual or self._reader.hidden_error(response)
         return None if usual is None else with_text(usual, response)
 
     def page(self, response: Response) -> Page:

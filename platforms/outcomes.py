@@ -30,6 +30,11 @@ _WORDS = (
     *("description", "text", "zh_desc", "en_desc", "title", "sub_code", "error", "code"),
 )
 """Names of the platforms' words for an error, the most useful ones first."""
+_FAULTS = ("error", "errors", "error_response", "fault")
+_VERDICTS = ("success", "ok", "succeeded")
+_SIGNS = tuple(f'"{name}"'.encode() for name in (*_FAULTS, *_VERDICTS))
+_CODES = ("code", "status", "error_code", "errcode")
+_NO_FAULT = frozenset({"", "0", "200", "ok", "none", "null", "false", "success", "no error"})
 _TOO_MUCH = frozenset({413, 414})  # body or URL too long: a smaller window makes both shorter
 
 
@@ -81,6 +86,29 @@ def platform_text(body: bytes, path: Steps = ()) -> str:
         return ""
     found = value_at(answer, path) if path else _usual_words(answer)
     return printable_line(str(found) if isinstance(found, str | int | float) else "")[:_LONGEST_TEXT]
+
+
+def tells_of_error(body: bytes) -> bool:
+    """Return whether an answer says that something failed, under a name that platforms often use for that."""
+    if len(body) > _MOST_READ or not any(sign in body for sign in _SIGNS):
+        return False  # most answers are fine: no need to decode them twice
+    try:
+        answer = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return False
+    if not isinstance(answer, dict):
+        return False
+    has_failed = any(str(answer[name]).lower() in ("false", "0") for name in _VERDICTS if name in answer)
+    return has_failed or any(_is_fault(answer.get(name)) for name in _FAULTS)
+
+
+def _is_fault(value: Any) -> bool:
+    if isinstance(value, dict):
+        code = next((value[name] for name in _CODES if name in value), True)
+        return any(value.values()) and _is_fault(code)
+    if isinstance(value, list):
+        return bool(value)
+    return value is not None and str(value).strip().lower() not in _NO_FAULT
 
 
 def printable_line(text: str) -> str:

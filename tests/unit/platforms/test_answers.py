@@ -109,6 +109,64 @@ def test_a_list_that_is_null_is_empty() -> None:
 
 
 @pytest.mark.parametrize(
+    "beside",
+    [
+        {"error": "overloaded"},
+        {"error": {"code": 503, "message": "overloaded"}},
+        {"errors": [{"message": "overloaded"}]},
+        {"error": True, "message": "overloaded"},
+        {"error_response": {"sub_msg": "overloaded"}},
+        {"success": False, "message": "overloaded"},
+        {"ok": "false", "description": "overloaded"},
+    ],
+)
+@pytest.mark.parametrize("listed", [{"orders": []}, {"orders": None}, {"total": 0}], ids=["empty", "null", "left out"])
+def test_an_error_beside_no_orders_is_never_an_empty_page(beside: dict[str, Any], listed: dict[str, Any]) -> None:
+    """Under HTTP 200, where no rule of the file knows it."""
+    outcome = adapter().outcome(answer(listed | beside))
+    assert isinstance(outcome, Later)
+    assert outcome.reason == "the answer lists no orders, and tells of an error: overloaded"
+
+
+def test_a_rule_says_what_an_error_beside_no_orders_means() -> None:
+    said = answer({"orders": [], "success": False})
+    for outcome, meant in (("fine", None), ("empty", Empty())):
+        rules = [{"body": "success", "equals": False, "outcome": outcome}]
+        assert adapter(errors=rules).outcome(said) == meant
+
+
+def test_an_error_in_place_of_orders_is_named_by_the_page() -> None:
+    said = answer({"error": "overloaded"})
+    assert adapter().outcome(said) is None
+    with pytest.raises(Unreadable, match="the platform says: overloaded"):
+        adapter().page(said)
+
+
+@pytest.mark.parametrize(
+    "beside",
+    [
+        {"error": None, "errors": [], "success": True},
+        {"error": "", "fault": {}, "ok": 1},
+        {"error": "none"},
+        {"error": 0},
+        {"error": {"code": 0, "message": "OK"}},
+        {"error": {"code": "200", "message": "done"}},
+        {"error_response": {"code": None, "msg": ""}},
+    ],
+)
+def test_an_answer_that_tells_of_no_error_is_an_empty_page(beside: dict[str, Any]) -> None:
+    said = answer({"orders": [], "total": 0} | beside)
+    assert adapter().outcome(said) is None
+    assert adapter().page(said).rows == []
+
+
+def test_an_error_beside_orders_does_not_hide_them() -> None:
+    said = answer({"orders": [row()], "error": "one order could not be loaded"})
+    assert adapter().outcome(said) is None
+    assert [each.key for each in adapter().page(said).rows] == ["a"]
+
+
+@pytest.mark.parametrize(
     ("bad", "key", "problem"),
     [
         (row(id=None), None, "id"),
