@@ -3,7 +3,10 @@
 Some platforms list at most 50 orders, whatever size they are asked for, and their total counts what one answer lists.
 Then a window of 120 orders looks like one of 50, and every count adds up. A half of the window lists orders that the
 whole has not. So the largest answer so far is checked, and once more if another one is as large: a window may have held
-just as many. A larger answer shows that smaller ones were whole. So does a total above the orders of its answer."""
+just as many. A larger answer shows that smaller ones were whole. So does a total above the orders of its answer.
+
+Such a total may be cut as well: some platforms count, and list on all pages together, at most 1,000 orders of a window.
+So the largest total so far is checked by those of two halves (`TotalCheck`). If they count more, the window is cut."""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from platforms.errors import PageCut
 
 _LEAST = 10
 """No platform lists fewer at once."""
-_CHECKS = 2
+CHECKS = 2
 _SHOWN = 4096
 
 
@@ -29,16 +32,24 @@ class PageSize(NamedTuple):
 ENOUGH = PageSize(LARGEST)
 
 
+def of_totals(list_name: str) -> str:
+    """Return the name under which the largest total of a list is known, beside the largest answer."""
+    return f"{list_name} (total)"
+
+
 def is_enough(page: Page, rules: PageRules) -> bool:
-    """Return whether an answer shows that no check is needed: it is full, or it tells of more."""
+    """Return whether an answer shows that no check is needed: it is full, or it tells of more. A list with next pages
+    must have named one, as the name of it in the file may be wrong."""
     listed = len(page.rows) + len(page.bad)
-    return rules.style != "one" or listed >= rules.size or (page.total or 0) > listed > 0
+    if rules.style != "one":
+        return page.next is not None or page.has_more
+    return listed >= rules.size or (page.total or 0) > listed > 0
 
 
 def wants_check(known: PageSize, page: Page) -> bool:
     """Return whether an answer that seems to be all may have been cut."""
     listed = len(page.rows)
-    is_new = listed > known.rows or (listed == known.rows and known.checks < _CHECKS)
+    is_new = listed > known.rows or (listed == known.rows and known.checks < CHECKS)
     return is_new and listed >= _LEAST and page.next is None and not page.has_more
 
 
@@ -61,8 +72,9 @@ def halves(window: Window, bounds: Bounds, page: Page) -> tuple[Window, ...]:
 class PageCheck:
     """One check. If a half lists others, the whole window is asked for again: orders may have come in between."""
 
-    def __init__(self, window: Window, parts: tuple[Window, ...], page: Page) -> None:
+    def __init__(self, window: Window, parts: tuple[Window, ...], page: Page, *, has_next: bool = False) -> None:
         self._windows = (*parts, window)
+        self._has_next = has_next
         self._first = page
         self._pages: list[Page] = []
 
@@ -83,7 +95,8 @@ class PageCheck:
         if others - self._keys(self._pages[-1]):
             raise PageCut(
                 f"the platform lists {len(whole)} orders {window_text(self._windows[-1])}, and {len(others)} others "
-                f"of a half of it: an answer has {len(whole)} orders at most, and the file says more",
+                f"of a half of it: an answer has {len(whole)} orders at most, "
+                f"and {'names no next page' if self._has_next else 'the file says more'}",
                 first.rows[0].body[:_SHOWN],
                 rows=len(first.rows),
                 is_counted=first.total is not None,
@@ -94,3 +107,35 @@ class PageCheck:
     @staticmethod
     def _keys(*pages: Page) -> set[str]:
         return {row.key for page in pages for row in page.rows}
+
+
+class TotalCheck:
+    """One check of a total that is above the orders of its answer: by the totals of two halves, and of what both list.
+    `first`: the answer that has it."""
+
+    def __init__(self, window: Window, bounds: Bounds, first: Page, total: int) -> None:
+        step_ms = bounds.step_ms
+        middle_ms = (window.start_ms + window.end_ms) // 2 // step_ms * step_ms
+        middle_ms = middle_ms if middle_ms > window.start_ms else middle_ms + step_ms
+        halves = Window(window.start_ms, middle_ms), Window(middle_ms, window.end_ms)
+        self._windows = (*halves, Window(middle_ms, middle_ms + 1))
+        self._total = total
+        self._totals: list[int | None] = []
+        self.first = first
+        self.is_cut = False
+
+    def next(self) -> Window:
+        """Return the window to ask for."""
+        return self._windows[len(self._totals)]
+
+    def feed(self, page: Page, known: PageSize) -> PageSize | None:
+        """Take an answer. Return what is known after the last one, None before. `is_cut` says what it has shown: also
+        if one half counts as many as the whole, which the same limit would do."""
+        self._totals.append(page.total)
+        counted = [each or 0 for each in self._totals]
+        if len(counted) < 2 or (len(counted) == 2 and sum(counted) > self._total):
+            return None
+        self.is_cut = counted[0] + counted[1] - sum(counted[2:]) > self._total or self._total in counted[:2]
+        if self.is_cut or None in self._totals:
+            return known
+        return PageSize(self._total, known.checks + 1 if self._total == known.rows else 1)

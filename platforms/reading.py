@@ -44,7 +44,17 @@ from msgspec import Raw, Struct
 from platforms.adapter import EMPTY_PAGE, LARGEST, LONGEST_KEY, BadRow, Declaration, Page, Row
 from platforms.bounds import RequestedBounds, Window, window_text
 from platforms.errors import BrokenContract, Unreadable, WindowIgnored
-from platforms.page_check import ENOUGH, PageCheck, PageSize, halves, is_enough, wants_check
+from platforms.page_check import (
+    CHECKS,
+    ENOUGH,
+    PageCheck,
+    PageSize,
+    TotalCheck,
+    halves,
+    is_enough,
+    of_totals,
+    wants_check,
+)
 from platforms.parts import (
     MOST_AT_ONCE,
     ListedBefore,
@@ -158,6 +168,7 @@ class Reading:
         self._check: WindowCheck | None = None
         self._page_sizes, self._name = page_sizes, list_name
         self._page_check: PageCheck | None = None
+        self._total_check: TotalCheck | None = None
         self.obeys: bool | None = None
 
     @property
@@ -198,7 +209,7 @@ class Reading:
     def next(self) -> Ask | None:
         """Return the next request, the same again until it was fed or split. None: the window is read.
         BrokenContract when it does not end, or ended with bad rows without `sets_bad_aside`."""
-        check = self._check or self._page_check
+        check = self._check or self._page_check or self._total_check
         if check is not None:
             return Ask(check.next(), None)
         if self._todo:
@@ -223,6 +234,9 @@ class Reading:
             return []
         if self._page_check is not None:
             self._judge_page(self._page_check, page)
+            return []
+        if self._total_check is not None:
+            self._judge_total(self._total_check, page)
             return []
         part = self._todo[-1]
         self._begin_check(part, page)
@@ -249,6 +263,8 @@ class Reading:
             can_split = self._can_split(part.window)
             step = decide(part, page, total, self._rules, can_split=can_split, at_once=self._at_once)
             self._move(part, step, page, total)
+            if step in ("at once", "more"):
+                self._begin_total_check(part, page, total)
             if step in ("done", "unproven", "split") and not part.is_searched:
                 again += unsettled(part.before, part.keys) if step == "done" else _open(part.before)
         self._read_again(again)
@@ -297,10 +313,10 @@ class Reading:
         """Cut the present part in two, because the platform finds it too wide, or `why`. BrokenContract if that is
         impossible."""
         self._requests += 1
-        if self._check is not None or self._page_check is not None:
+        if self._check or self._page_check or self._total_check:
             if self._check is not None:
                 self.obeys = False
-            self._check = self._page_check = None
+            self._check = self._page_check = self._total_check = None
             return
         part = self._todo[-1]
         if not self._can_split(part.window):
@@ -350,13 +366,31 @@ class Reading:
             sizes[self._name] = ENOUGH
         elif wants_check(sizes.get(self._name, PageSize()), page):
             parts = halves(part.window, self._bounds, page)
-            self._page_check = PageCheck(part.window, parts, page) if parts else None
+            self._page_check = PageCheck(part.window, parts, page, has_next=self._rules.has_next) if parts else None
 
     def _judge_page(self, check: PageCheck, page: Page) -> None:
         assert self._page_sizes is not None
         known = check.feed(page, self._page_sizes.get(self._name, PageSize()))
         if known is not None:
             self._page_sizes[self._name], self._page_check = known, None
+
+    def _begin_total_check(self, part: Part, page: Page, total: int | None) -> None:
+        """Check the total of a first answer next if it may be the most that the platform counts."""
+        if self._page_sizes is None or total is None or part.pages > 1 or not self._can_split(part.window):
+            return
+        known = self._page_sizes.get(of_totals(self._name), PageSize())
+        if total > known.rows or (total == known.rows and known.checks < CHECKS):
+            self._total_check = TotalCheck(part.window, self._bounds, page, total)
+
+    def _judge_total(self, check: TotalCheck, page: Page) -> None:
+        assert self._page_sizes is not None
+        known = check.feed(page, self._page_sizes.get(of_totals(self._name), PageSize()))
+        if known is None:
+            return
+        self._page_sizes[of_totals(self._name)], self._total_check = known, None
+        if check.is_cut:
+            part = self._todo[-1]
+            self._replace(part, 2, crowd_ms(check.first, part.window, self._bounds.step_ms))
 
     def _set_aside(self, page: Page) -> list[Row]:
         """Return the rows that can be written and read again, and keep the others as bad."""

@@ -203,7 +203,14 @@ async def _try_list(
         trial.why = f"stopped after {trial.sent} requests; try a shorter window"
     except PageCut as cut:
         trial.why = cut.reason
-        trial.hints.append(f"[pages] size = {cut.rows}: the platform lists no more at once, whatever it is asked for")
+        pages = client.declared.pages
+        if pages.has_next and client.file is not None:
+            told = client.file.pages.next or client.file.pages.next_header
+            trial.hints.append(f"[pages] next: there are more orders, and the answer names no next page in {told!r}")
+        else:
+            trial.hints.append(
+                f"[pages] size = {cut.rows}: the platform lists no more at once, whatever it is asked for"
+            )
         if cut.is_counted and client.file is not None:
             told = client.file.pages.total or client.file.pages.total_header
             trial.hints.append(f"[pages] total: {told!r} counts the orders of one answer; leave it out")
@@ -498,10 +505,22 @@ async def _try_halves(client: TrialClient[AdapterTrial], window: Window, found: 
     if both and 2 * len(both) >= min(len(first.keys), len(second.keys)):
         trial.verdict, trial.why = "window ignored", f"both halves list the same {len(both)} orders"
         trial.hints += [_ignored(client)] if client.file is not None else []
+    elif trial.halves.only_halves and await _lacks(client, window, halves):
+        trial.verdict = "failed"
+        trial.why = f"the whole window lists {len(found.keys)} orders, and its halves {len(halves)}: the list was cut"
+        trial.hints.append(
+            f"[pages]: the platform lists about {len(found.keys)} orders of a window at most, on all pages together, "
+            'and ends as if there were no more; declare a total, or use style = "one"'
+        )
     elif trial.halves.only_whole:
         trial.hints.append(
             f"[window] lower or upper: {trial.halves.only_whole} orders of the whole window are in neither half"
         )
+
+
+async def _lacks(client: TrialClient[AdapterTrial], window: Window, keys: set[str]) -> bool:
+    """Return whether the window still lacks orders that its halves list. They may have come in between."""
+    return bool(keys - (await _read(client, window)).keys)
 
 
 async def _try_bounds(client: TrialClient[AdapterTrial], window: Window, found: _Found) -> None:

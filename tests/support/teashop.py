@@ -49,6 +49,10 @@ class Teashop:
         """Orders of which the GraphQL server cannot resolve a field: their nodes are null, with an error."""
         self.counts_pages = False
         """The total counts the orders of one answer."""
+        self.most = 1_000_000
+        """So many orders of a window are found, on all pages together."""
+        self.empties = 0
+        """Each so many answers are an empty list beside an error, under HTTP 200."""
         self.largest_batch = self._answers = 0
         self._chance = random.Random(7)
         self._session_left = 0
@@ -79,13 +83,15 @@ class Teashop:
         self.requests += 1
         if request.headers.get("x-api-key") != KEY:
             return web.json_response({"error": {"code": "E01", "message": "the key is not known"}}, status=401)
+        if self.empties and self.requests % self.empties == 0:
+            return web.json_response({"data": {"orders": []}, "meta": {"count": 0}, "error": {"message": "overloaded"}})
         query = request.query
         try:
             since, until = int(query.get("updated_from", "0")), int(query.get("updated_to", "99999999999"))
             limit, at = min(50, int(query.get("limit", "10"))), int(query.get("cursor") or "0")
         except ValueError as error:
             return web.json_response({"error": {"code": "E02", "message": str(error)}}, status=400)
-        found = [order for order in self.orders if since < order.changed_s <= until]
+        found = [order for order in self.orders if since < order.changed_s <= until][: self.most]
         rows: list[dict[str, Any]] = [
             {"number": order.number, "rev": order.rev, "changed": order.changed_s, "buyer": {"name": "x"}}
             for order in found[at : at + limit]

@@ -107,6 +107,25 @@ async def test_a_platform_that_cuts_its_answers_without_a_word_is_named(shop: Te
     assert (told.code, "verdict: unproven" in told.out) == (0, True), told.out
 
 
+async def test_a_platform_that_ends_each_list_after_so_many_orders_is_named(shop: Teashop, tmp_path: Path) -> None:
+    """On all pages together, and without a word. With a total that counts those, the window is read in parts."""
+    shop.most = 90
+    told = await tried(shop, tmp_path / "tea.toml", RIGHT)
+    assert (told.code, "the window: 179 orders" in told.out) == (0, True), told.out
+    text = RIGHT.replace('total = "meta.count"', "end_is_proof = true")
+    told = await tried(shop, tmp_path / "tea.toml", text)
+    assert told.code == 1
+    assert "verdict: failed: the whole window lists 90 orders, and its halves 179: the list was cut" in told.out
+    assert "look at [pages]: the platform lists about 90 orders of a window at most" in told.out
+
+
+async def test_a_next_page_under_a_wrong_name_is_found_where_no_answer_is_full(shop: Teashop, tmp_path: Path) -> None:
+    text = RIGHT.replace("size = 50", "size = 100").replace('"meta.next_cursor"', '"meta.next"')
+    told = await tried(shop, tmp_path / "tea.toml", text.replace('total = "meta.count"\n', ""))
+    assert told.code == 1
+    assert "look at [pages] next: there are more orders, and the answer names no next page in 'meta.next'" in told.out
+
+
 @pytest.mark.parametrize(("odd", "may_pass"), [(1, True), (20, True), (60, False)])
 async def test_a_first_answer_refuses_a_source_only_if_most_of_its_rows_cannot_be_read(
     shop: Teashop, odd: int, may_pass: bool

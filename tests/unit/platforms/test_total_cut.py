@@ -1,0 +1,168 @@
+"""A platform that counts and lists only so many orders of any window, on all pages together, loses none of them."""
+
+from collections.abc import Callable
+from random import Random
+from typing import Literal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from platforms.adapter import Page
+from platforms.bounds import Bounds, Window
+from platforms.errors import PageCut
+from platforms.page_check import PageSize
+from platforms.reading import Ask, Reading
+from tests.unit.platforms.listing_model import Listed, ModelPlatform, declaration, row_of
+
+SIZE = 10
+WINDOW = Window(0, 100_000)
+TOTALS = " (total)"
+
+
+class CappedSearch(ModelPlatform):
+    """Finds at most `cap` orders of a window, by their keys. Its total counts those."""
+
+    def __init__(self, orders: list[Listed], cap: int, *, has_tokens: bool = False) -> None:
+        super().__init__(orders, size=SIZE, paging="offset" if has_tokens else "none", numbered="number")
+        self.cap = cap
+        self.both_include = False
+        self.requests = 0
+
+    def answer(self, ask: Ask) -> Page:
+        self.requests += 1
+        start_ms, end_ms = ask.window.start_ms, ask.window.end_ms + self.both_include
+        rows = sorted(
+            (each for each in self.orders if start_ms <= each.modified_ms < end_ms), key=lambda each: each.key
+        )
+        rows = rows[: self.cap]
+        begin = self._begin(rows, ask.page)
+        shown = rows[begin : begin + self.size]
+        return Page([row_of(each) for each in shown], self._token(begin + len(shown), shown), len(rows))
+
+    def _token(self, end: int, shown: list[Listed]) -> str | None:
+        return super()._token(end, shown) if len(shown) == self.size else None
+
+
+def orders(count: int, at_ms: Callable[[Random], int] = lambda chance: chance.randrange(100_000)) -> list[Listed]:
+    chance = Random(count)
+    return [Listed(at_ms(chance), f"o{number:04}", 1) for number in range(count)]
+
+
+def read(platform: CappedSearch, known: dict[str, PageSize], window: Window = WINDOW) -> tuple[set[str], Reading]:
+    style: Literal["one", "token"] = "token" if platform.paging == "offset" else "one"
+    declared = declaration(style, size=SIZE, numbered="" if style == "token" else "number")
+    if style == "token":
+        declared = replace(declared, pages=replace(declared.pages, has_next=True, has_end=True))
+    if platform.both_include:
+        bounds = Bounds(lower="includes", upper="includes")
+        declared = replace(declared, window=replace(declared.window, bounds=bounds))
+    reading = Reading(declared, window, page_sizes=known)
+    found: set[str] = set()
+    while (ask := reading.next()) is not None:
+        found |= {row.key for row in reading.feed(platform.answer(ask))}
+    return found, reading
+
+
+@pytest.mark.parametrize("has_tokens", [False, True], ids=["numbers", "tokens"])
+@pytest.mark.parametrize(
+    "where",
+    [
+        lambda chance: chance.randrange(100_000),
+        lambda chance: chance.randrange(60_000, 100_000),
+        lambda chance: chance.randrange(1_000),
+        lambda chance: int(chance.triangular(0, 99_999, 70_000)),
+    ],
+    ids=["even", "in the last half", "in a second", "in a heap"],
+)
+def test_a_cut_total_is_found_out_by_those_of_two_halves(where: Callable[[Random], int], has_tokens: bool) -> None:
+    platform, known = CappedSearch(orders(450, where), 100, has_tokens=has_tokens), dict[str, PageSize]()
+    found, reading = read(platform, known)
+    assert len(found) == 450
+    assert reading.result.is_proven
+    assert known.get(TOTALS, PageSize()).rows < 100
+    assert len(read(platform, known)[0]) == 450, "and so is the next one, whatever the first has shown"
+
+
+@given(st.integers(0, 300), st.integers(40, 200), st.booleans(), st.integers(1, 12))
+def test_windows_that_grow_are_read_whole_whatever_the_limit(
+    count: int, cap: int, has_tokens: bool, slices: int
+) -> None:
+    listed, known = orders(count), dict[str, PageSize]()
+    for number in range(slices):
+        window = Window(0, 100_000 * (number + 1) // slices)
+        there = {each.key for each in listed if each.modified_ms < window.end_ms}
+        found, reading = read(CappedSearch(listed, cap, has_tokens=has_tokens), known, window)
+        assert found == there or (len(there) > cap and known[TOTALS] == (cap, 2))
+        assert reading.result.is_proven
+
+
+@pytest.mark.parametrize("has_tokens", [False, True], ids=["numbers", "tokens"])
+def test_a_whole_total_costs_two_requests_twice(has_tokens: bool) -> None:
+    platform, known = CappedSearch(orders(95), 1_000, has_tokens=has_tokens), {TOTALS: PageSize(95, 2), "": PageSize()}
+    read(platform, known)
+    usual, known = platform.requests, dict[str, PageSize]()
+    for more in (2, 2, 0):
+        platform.requests = 0
+        assert len(read(platform, known)[0]) == 95
+        assert platform.requests == usual + more
+    assert known[TOTALS] == (95, 2)
+
+
+def test_orders_at_the_seam_of_two_halves_are_no_cut() -> None:
+    """Both halves list them, as both bounds include. A third total says how many they are."""
+    listed = [Listed(50_000 + number % 2, f"o{number:02}", 1) for number in range(60)]
+    listed += [Listed(number * 997, f"p{number:02}", 1) for number in range(35)]
+    platform, known = CappedSearch(listed, 1_000), {TOTALS: PageSize(95, 2)}
+    platform.both_include = True
+    read(platform, known)
+    usual, platform.requests, known = platform.requests, 0, {}
+    assert len(read(platform, known)[0]) == 95
+    assert (platform.requests, known[TOTALS]) == (usual + 3, (95, 1))
+
+
+def test_a_total_that_a_half_does_not_have_shows_nothing() -> None:
+    class Forgetful(CappedSearch):
+        def answer(self, ask: Ask) -> Page:
+            page = super().answer(ask)
+            page.total = None if ask.window != WINDOW else page.total
+            return page
+
+    platform, known = Forgetful(orders(95), 1_000), dict[str, PageSize]()
+    assert len(read(platform, known)[0]) == 95
+    assert known[TOTALS] == PageSize()
+
+
+def test_a_half_that_is_too_wide_ends_the_check() -> None:
+    platform = CappedSearch(orders(95), 1_000)
+    reading = Reading(declaration("one", size=SIZE, numbered="number"), WINDOW, page_sizes={})
+    first = reading.next()
+    assert first is not None
+    found = {row.key for row in reading.feed(platform.answer(first))}
+    reading.split()
+    while (ask := reading.next()) is not None:
+        found |= {row.key for row in reading.feed(platform.answer(ask))}
+    assert len(found) == 95
+
+
+def test_an_answer_that_names_no_next_page_and_was_cut_is_found_out() -> None:
+    """As with a file that looks for the next page under a wrong name."""
+    platform = CappedSearch(orders(45), 1_000, has_tokens=True)
+    declared = declaration("token", size=20, has_total=False)
+    declared = replace(declared, pages=replace(declared.pages, has_next=True, has_end=True))
+    reading = Reading(declared, WINDOW, page_sizes={})
+
+    def answer() -> Page:
+        ask = reading.next()
+        assert ask is not None
+        page = platform.answer(ask)
+        page.next, page.total = None, None
+        return page
+
+    reading.feed(answer())
+    reading.feed(answer())
+    reading.feed(answer())
+    last = answer()
+    with pytest.raises(PageCut, match=r"10 orders at most, and names no next page"):
+        reading.feed(last)
