@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
+from collections.abc import Callable, Collection, Container, Hashable, Iterable, Sequence
 
 import msgspec
 
@@ -158,10 +158,10 @@ class HoleNotices:
         """Return whether a notice of this hole was sent."""
         return hole_key(source, hole) in self._sent
 
-    async def tell(self, known: Collection[SourceKey]) -> list[Hashable]:
+    async def tell(self, known: Container[SourceKey]) -> list[Hashable]:
         """Submit what is due after a scan of the `known` sources. Return the keys of the notices on their way."""
         seen, self._seen = self._seen, []
-        left, self._left = self._left | (self._waiting.keys() - set(known)), set()
+        left, self._left = self._left | {source for source in self._waiting if source not in known}, set()
         await self._settle(seen)
         self._clear(left)
         new = [each for each in seen if not self.is_sent(each.source, each.hole)]

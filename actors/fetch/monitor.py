@@ -47,7 +47,7 @@ from actors.runtime.notify import Notifier
 from actors.runtime.pieces import in_pieces
 from actors.runtime.rules.notices import Notice
 from actors.runtime.standing_notices import StandingNotices
-from actors.runtime.tending import Failures
+from actors.runtime.tending import Agenda, Failures
 from streams.backlog import consumer_states
 from streams.bucket import Bucket
 from streams.chance import chance
@@ -169,8 +169,8 @@ class Monitor:
         self._ends: set[tuple[SourceKey, str, str]] = set()
         self._suspects: dict[SourceKey, str] = {}
         self._unusable: dict[SourceKey, str] = {}
-        self._quiet: dict[SourceKey, int] = {}
-        """Up to when each source has nothing to look at, unless it changes. Kept while this node leads."""
+        self._agenda: Agenda[SourceKey] = Agenda(clock)
+        """When each source is looked at, unless it changes before. Kept while this node leads."""
         self._failures: Failures[SourceKey] = Failures(log, "monitor.look_failed", "source", FORESEEN)
         self._has_other_sources = True
         self._looked_s = 0.0
@@ -215,8 +215,10 @@ class Monitor:
     def _begin_anew(self) -> None:
         """Forget what was reported: another node may have led meanwhile, and reported that it is over."""
         told = (self._buried, self._lagging, self._parked, self._ends, self._suspects, self._unusable)
-        for memory in (*told, self._quiet):
+        for memory in (*told, self._agenda):
             memory.clear()
+        for source in self._sources.known():
+            self._changed(source)
         self._failures.keep_only(())
         self._alerts.forget()
         self.progress.forget()
@@ -228,7 +230,7 @@ class Monitor:
         self._looked_s = 0.0
 
     def _changed(self, source: SourceKey) -> None:
-        self._quiet.pop(source, None)
+        self._agenda.put(source, 0)
 
     def _source_changed(self, source: SourceKey) -> None:
         self._changed(source)
@@ -244,14 +246,13 @@ class Monitor:
         return self._settings.current("", "").scan_every_ms / 1000
 
     async def scan(self) -> None:
-        """Look at every source once, and sometimes at the consumers."""
+        """Look once at every source that may have something new, and sometimes at the consumers."""
         self._ends = {key for key in self._ends if not self._alerts.is_sent(key)}
         self._worth = {*self._ends}
-        sources, now_ms, quiet = self._sources.known(), self._clock.now_ms(), self._quiet
-        async for source in in_pieces([source for source in sources if quiet.get(source, 0) <= now_ms]):
-            await self._look(source)
+        async for source in in_pieces([source for source in self._agenda.take_due() if source in self._sources]):
+            self._agenda.put(source, await self._look(source))
         self._worth.update(await self._outages.tell())
-        self._worth.update(await self._holes.tell(sources))
+        self._worth.update(await self._holes.tell(self._sources))
         refused = cluster_troubles.refused_settings(self._settings.refused())
         self._standing.see(cluster_troubles.REFUSED, refused, self._clock.now_ms())
         self._worth |= self._standing.on_the_way()
@@ -272,28 +273,27 @@ class Monitor:
         self._lagging &= sources
         self._parked &= sources
         self._failures.keep_only(sources)
-        for memory in (self._suspects, self._unusable, self._quiet):
+        for memory in (self._suspects, self._unusable):
             for source in memory.keys() - sources:
                 del memory[source]
 
-    async def _look(self, source: SourceKey) -> None:
+    async def _look(self, source: SourceKey) -> int:
+        """Look at the source. Return up to when the next look would do nothing. 0: it may do something."""
         try:
             ledger = await self._usable(source)
             revision = self._sources.settings_revision(source)
-            if ledger is not None and self._settings.has_seen(source.platform, source.source, revision):
+            may_rest = ledger is not None and self._settings.has_seen(source.platform, source.source, revision)
+            if ledger is not None and may_rest:
                 await self._look_at(source, ledger)
-                self._rest(source, ledger)
             self._failures.over(source)
         except FATAL:
             raise
         except Exception as error:  # the trouble of one source, foreseen or not, must not stop the others
             self._failures.tell(source, error)
-
-    def _rest(self, source: SourceKey, ledger: Ledger) -> None:
-        """Leave the source out of the next scans, unless it changed during the look."""
-        is_same = self._peek(source)[0] is ledger
-        if self.is_leading and is_same and not self._unusable.get(source):
-            self._quiet[source] = quiet_until_ms(ledger, self._settings.current(source.platform, source.source))
+            return 0
+        if ledger is None or not may_rest or self._unusable.get(source):
+            return 0
+        return quiet_until_ms(ledger, self._settings.current(source.platform, source.source))
 
     async def _look_at(self, source: SourceKey, ledger: Ledger) -> None:
         settings, now_ms = self._settings.current(source.platform, source.source), self._clock.now_ms()

@@ -96,7 +96,7 @@ class Sources:
     def known(self) -> list[SourceKey]:
         return list(self._records)
 
-    def __contains__(self, source: SourceKey) -> bool:
+    def __contains__(self, source: object) -> bool:
         return source in self._records
 
     def find(self, source: SourceKey) -> SourceRecord | None:

@@ -118,6 +118,15 @@ class Agenda(Generic[K]):
             heapq.heappush(self._heap, (due_ms, self._number, key))
             self._wake.set()
 
+    def take_due(self) -> list[K]:
+        """Return the keys that are due, and forget them. None of them is under way."""
+        taken: list[K] = []
+        while (wait_ms := self._drop_void()) is not None and wait_ms <= 0:
+            _, _, key = heapq.heappop(self._heap)
+            del self._due[key]
+            taken.append(key)
+        return taken
+
     async def next(self) -> K:
         """Wait for the next key that is due, and return it. It is under way until `done`."""
         while True:

@@ -46,6 +46,16 @@ class AgendaMachine(RuleBasedStateMachine):
         assert self.due.pop(key) <= min([*self.due.values(), self.clock.at_ms])
         self.busy[key] = None
 
+    @rule()
+    def take_due(self) -> None:
+        taken = self.agenda.take_due()
+        assert taken == sorted(taken, key=lambda key: self.due[key])
+        due = {key for key, due_ms in self.due.items() if due_ms <= self.clock.at_ms}
+        assert set(taken) == due
+        assert len(taken) == len(due)
+        for key in taken:
+            del self.due[key]
+
     @precondition(lambda self: self.busy)
     @rule(due_ms=st.none() | st.integers(0, 50), data=st.data())
     def finish(self, due_ms: int | None, data: st.DataObject) -> None:
