@@ -8,12 +8,14 @@ from msgspec import Struct
 
 from actors.jobs.rules.job_answers import Listed
 from actors.jobs.rules.topic_settings import TopicSettings
-from actors.runtime.rules.texts import some_of
+from actors.runtime.rules.texts import some_of, time_text
 
 Obstacle = Literal[
     "over", "held", "at_work", "due", "retry", "expired", "paused", "nobody", "consumer", "slot", "rate", "turn"
 ]
 MOST_NAMED = 3
+LATE_MS = 2_000
+"""A job that should have become ready so long ago is not about to be."""
 NOBODY = "no live node has a handler of its topic; start one with `penstock work`, or reserve it"
 
 
@@ -64,7 +66,10 @@ def _obstacle(
             return "over", f"it is over: {job.outcome}", 0
         case "reserved":
             attempt = f"attempt {job.attempts} of {job.most_attempts}"
-            return "held", f"{job.holder or 'a caller'} holds it for {attempt}", job.until_ms
+            over = _overdue(job.until_ms, now_ms, "its time to run was over")
+            return "held", f"{job.holder or 'a caller'} holds it for {attempt}{over and f'; {over}'}", job.until_ms
+        case "delayed" if (late := _overdue(job.due_ms, now_ms, "it was due")) and not queue.full:
+            return "due", late, 0
         case "delayed" if queue.is_put_off:
             return "slot", queue.full or "its key had no free slot, and it is looked at again", job.due_ms
         case "delayed" if job.attempts:
@@ -95,3 +100,10 @@ def _obstacle(
         until_ms = now_ms + math.ceil(1000 * queue.waiting / settings.rate)
         return "rate", f"{waiting}, and {settings.rate:g} a second are handed out", until_ms
     return "turn", f"{waiting}, and the places of the nodes are taken ({some_of(nodes, MOST_NAMED)})", 0
+
+
+def _overdue(at_ms: int, now_ms: int, what: str) -> str:
+    """Return that a moment has passed which should have made a job ready. Empty: it has not."""
+    if not 0 < at_ms < now_ms - LATE_MS:
+        return ""
+    return f"{what} at {time_text(at_ms)}, and no timer has made it ready; see `penstock doctor`"
