@@ -83,6 +83,10 @@ class FlowJobsDoor(Protocol):
         """Have a round now. Return its id."""
         ...
 
+    async def next_round(self, flow: str) -> tuple[int, str]:
+        """Return when the next round is due, or 0 and why none comes."""
+        ...
+
 
 class FlowView(Struct, frozen=True, kw_only=True):
     """A flow as people see it. `every`: the interval now. `in_flight`: rows that are loaded and not executed. `rounds`:
@@ -152,13 +156,15 @@ class FlowDesk:
         """Return what keeps a row from being executed."""
         limits, serving, progress = self._flows.current(flow).limits, self._serving(flow), self._flows.progress(flow)
         state = progress.shards.get(shard, ShardState())
+        next_ms, stopped = await self._jobs.next_round(flow)
         known = RowsProgress(
             limits.groups,
-            interval_ms(limits, progress.every_ms),
+            next_ms,
             progress.names,
             state.busy_ms,
             progress.rounds[-1] if progress.rounds else None,
             state.has_failed,
+            stopped,
         )
         return why_row(
             flow,

@@ -121,19 +121,22 @@ async def _slice(call: CommandCall, id_: str) -> "list[SliceWhy]":
 
 
 async def _row(call: CommandCall, id_: str) -> "list[RowWhy]":
-    flow, *where = id_.split("/", 2)
-    if len(where) != 2:
+    """Ask about FLOW/SHARD/KEY. A shard's name may hold slashes too, so each of them may be the end of it."""
+    flow, *parts = id_.split("/")
+    if len(parts) < 2:
         return []
     async with call.session() as session:
         from penstock.sdk.calls import ServiceClient
         from penstock.sdk.client_flows import FlowCalls
 
+        flows = FlowCalls(ServiceClient(session.connection, "flow", ASK_S))
         try:
-            return [await FlowCalls(ServiceClient(session.connection, "flow", ASK_S)).why(flow, *where)]
+            found = [await flows.why(flow, "/".join(parts[:at]), "/".join(parts[at:])) for at in range(1, len(parts))]
         except NotAccepted as refused:
             if refused.code in ("not_found", "bad"):
                 return []
             raise
+        return [min(found, key=lambda each: (each.state == "not_loaded", each.code == "shard"))]
 
 
 def _until(at_ms: int) -> str:

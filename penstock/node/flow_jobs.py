@@ -10,7 +10,7 @@ from actors.flow.rules.obstacles import RowJob
 from actors.jobs.desk import JobDesk
 from actors.jobs.row_adds import RowAdds, Since
 from actors.jobs.rules.schedule_record import Schedule
-from actors.jobs.schedule_desk import ScheduleDesk
+from actors.jobs.schedule_desk import ScheduleDesk, ScheduleRefused
 from actors.jobs.store import JobStore
 from actors.jobs.topics import Topics
 from actors.runtime.rules.slot_keys import Slots
@@ -100,6 +100,21 @@ class FlowJobs:
     async def begin(self, flow: str) -> str:
         """Have a round now, beside the schedule. Return its id."""
         return (await self._schedules.trigger(rounds_topic(flow), ROUND)).id
+
+    async def next_round(self, flow: str) -> tuple[int, str]:
+        """Return when the next round is due, or 0 and why none comes."""
+        topic = rounds_topic(flow)
+        try:
+            schedule = await self._schedules.show(topic, ROUND, most=1)
+        except ScheduleRefused:
+            again = "a node that serves it adds it when it starts"
+            return 0, f"the schedule {topic}/{ROUND} of the flow's rounds was removed; {again}"
+        if schedule.state == "paused":
+            on = f"`penstock schedules resume {topic}/{ROUND}`"
+            return 0, f"the schedule of the flow's rounds is paused; go on with {on}"
+        if self._topics.current(topic).is_paused:
+            return 0, f"the topic of the flow's rounds is paused; go on with `penstock jobs topic {topic} --resume`"
+        return next(iter(schedule.next_ms), 0), schedule.fault
 
     async def bind(self, flow: str, bound: str, region_key: str) -> None:
         """Have rounds and rows where a bound says, and refuse rows of other zones by their region. Topics that are

@@ -1,6 +1,6 @@
 """Flows over the tables of a SQLite file: `FLOW_DB` names it, `FLOW_TABLES` says how many tables there are.
 `FLOW_GROUPS`: as `a=odd,b=even`. `FLOW_LEAD`: for how long rows are in flight beyond the interval. `FLOW_LOAD_S`: how
-long a load of `prizes` takes.
+long a load of `prizes` takes. `FLOW_PREFIX`: before the names of the shards of `plain`, up to a slash.
 
 A row is new (0) or done (1). Each execution writes a line into `runs`, with the time and the node's process."""
 
@@ -74,16 +74,17 @@ class Plain:
     """One row a call, async, by a loader that begins at the start of its table each time."""
 
     def split(self, ctx: penstock.FlowContext) -> list[str]:
-        return [str(number) for number in range(tables())] if os.environ.get("FLOW_PLAIN") else []
+        prefix = os.environ.get("FLOW_PREFIX", "")
+        return [f"{prefix}{number}" for number in range(tables())] if os.environ.get("FLOW_PLAIN") else []
 
     def load(self, ctx: penstock.FlowContext, shard: str, limit: int) -> list[tuple[int, Any]]:
-        query = f"SELECT id FROM prizes_{shard} WHERE state = 0 LIMIT ?"
+        query = f"SELECT id FROM prizes_{shard.rpartition('/')[2]} WHERE state = 0 LIMIT ?"
         return [(key, {"id": key}) for (key,) in database().execute(query, (limit,))]
 
     async def execute(self, ctx: penstock.FlowContext, row: dict[str, int]) -> None:
         db = database()
         db.execute("INSERT INTO runs VALUES (?, ?, ?, ?)", (ctx.shard, int(ctx.key), monotonic_s(), os.getpid()))
-        db.execute(f"UPDATE prizes_{ctx.shard} SET state = 1 WHERE id = ?", (int(ctx.key),))
+        db.execute(f"UPDATE prizes_{ctx.shard.rpartition('/')[2]} SET state = 1 WHERE id = ?", (int(ctx.key),))
 
 
 MOST = int(os.environ.get("FLOW_MOST", "100000"))

@@ -11,10 +11,11 @@ from actors.flow.rules.groups import Part, split_shards
 class RowWhy(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Why a row is not executed. `state`: `in_flight`, `ended` or `not_loaded`. `code` of a row in flight: as of a job,
     `held`, `at_work`, `retry`, `expired`, `paused`, `nobody`, `slot`, `rate` or `turn`. Of one that ended: `over`, or
-    `dead` (it is a dead letter). Of one that is not loaded: `paused`, `nobody` (no live node serves the flow), `begin`
-    (no round yet), `split` (the last one failed), `shard` (`split` does not name its shard), `group` (no live node is
-    in the shard's group), `load` (the shard's last load failed or does not answer), `full` (as many rows are in flight
-    as may), or `round` (a later round loads it, if `load` returns it). `until_ms`: when that ends, as far as known."""
+    `dead` (it is a dead letter). Of one that is not loaded: `paused`, `nobody` (no live node serves the flow),
+    `stopped` (no round comes), `begin` (no round yet), `split` (the last one failed), `shard` (`split` does not name
+    its shard), `group` (no live node is in the shard's group), `load` (the shard's last load failed or does not
+    answer), `full` (as many rows are in flight as may), or `round` (a later round loads it, if `load` returns it).
+    `until_ms`: when that ends, as far as known."""
 
     flow: str
     shard: str
@@ -53,16 +54,17 @@ class RowsReport(Protocol):
 
 
 class RowsProgress(NamedTuple):
-    """How far a flow is. `every_ms`: its interval. `names`: of its shards, empty if they are not known. `busy_ms`:
-    until when the last load of the shard may go on. `last`: the last round. `has_failed`: the last load of the shard
-    has. The round tells the errors of some shards only."""
+    """How far a flow is. `next_ms`: when the next round is due. `names`: of its shards, empty if they are not known.
+    `busy_ms`: until when the last load of the shard may go on. `last`: the last round. `has_failed`: the last load of
+    the shard has. The round tells the errors of some shards only. `stopped`: why no round comes, empty if they do."""
 
     groups: Mapping[str, Part]
-    every_ms: int
+    next_ms: int
     names: Sequence[str]
     busy_ms: int
     last: RowsReport | None
     has_failed: bool = False
+    stopped: str = ""
 
 
 def why_row(
@@ -124,10 +126,12 @@ def _not_loaded(
         return "paused", f"the flow is paused, and loads nothing; go on with `penstock flows resume {flow}`", 0
     if not serving:
         return "nobody", "no live node serves the flow; start one with `penstock work`", 0
+    if progress.stopped:
+        return "stopped", progress.stopped, 0
     last = progress.last
     if last is None:
         return "begin", "the flow has had no round yet", 0
-    next_ms = last.began_ms + progress.every_ms
+    next_ms = progress.next_ms
     errors = [error for error in last.errors if error.startswith("split: ")]
     if errors:
         return "split", f"the last round failed: {errors[0]}", next_ms

@@ -14,11 +14,14 @@ from actors.flow.flows import RoundReport
 from penstock.errors import NotAccepted
 from penstock.sdk.calls import ServiceClient
 from penstock.sdk.client_flows import FlowCalls
+from penstock.sdk.client_jobs import Jobs
 from penstock.sdk.client_rates import RateCalls
+from penstock.sdk.client_schedules import Schedules
 from streams.clock import now_ms
 from streams.connection import Connection
 from streams.server import EmbeddedServer
 from streams.topology import apply
+from tests.support.command import penstock
 from tests.support.flow_bank import WITHIN_S, Bank
 from tests.support.moments import a_moment
 from tests.support.server import topology_for
@@ -147,6 +150,55 @@ async def test_a_person_learns_what_a_row_waits_for(bank: Bank) -> None:
         assert "penstock flows resume prizes" in await until("paused", "1", 199)
         with pytest.raises(NotAccepted, match="no flow 'other'"):
             await flows.why("other", "1", 1)
+
+
+async def test_a_person_learns_that_no_round_loads_a_row(bank: Bank) -> None:
+    bank.make(tables=1, rows=200)
+    which = "flow-rounds-prizes/every"
+    async with bank.node("n1", FLOW_RATE="1") as running:
+        await running.logged("node.ready")
+        flows = FlowCalls(ServiceClient(bank.connection, "flow", 30.0))
+        schedules = Schedules(ServiceClient(bank.connection, "schedules", 30.0))
+        jobs = Jobs(ServiceClient(bank.connection, "jobs", 30.0))
+        await bank.until(lambda ran: len(ran) >= 1)
+        assert (await flows.why("prizes", "0", 199)).code == "full"
+        await schedules.pause(which)
+        assert f"penstock schedules resume {which}" in await why_stopped(flows)
+        await schedules.resume(which)
+        assert now_ms() < (await flows.why("prizes", "0", 199)).until_ms, "a round comes, after however long a pause"
+        await jobs.change_topic("flow-rounds-prizes", is_paused=True)
+        assert "penstock jobs topic flow-rounds-prizes --resume" in await why_stopped(flows)
+        await jobs.change_topic("flow-rounds-prizes", is_paused=False)
+        await schedules.remove(which)
+        assert f"the schedule {which} of the flow's rounds was removed" in await why_stopped(flows)
+        await flows.set("prizes", every="2s")
+        assert (await flows.why("prizes", "0", 199)).code == "full"
+
+
+async def why_stopped(flows: FlowCalls) -> str:
+    """Return why no round loads a row, once none does."""
+    with fail_after(WITHIN_S):
+        while (told := await flows.why("prizes", "0", 199)).code != "stopped":
+            await a_moment()
+    return told.reason
+
+
+async def test_why_finds_a_row_of_a_shard_whose_name_has_slashes(bank: Bank, server: EmbeddedServer) -> None:
+    bank.make(tables=1, rows=5)
+    where = ("--nats", server.url, "--namespace", bank.connection.namespace.name)
+    async with bank.node("n1", FLOW_PLAIN="1", FLOW_PREFIX="east/db/", FLOW_RATE="1") as running:
+        await running.logged("node.ready")
+        with fail_after(WITHIN_S):
+            while not (await bank.progress("plain")).names:
+                await a_moment()
+        for id_, told in (
+            ("plain/east/db/0/4", "row plain/east/db/0/4 is "),
+            ("plain/east/db/0/a/b", "row plain/east/db/0/a/b is not loaded: the last round loaded"),
+            ("plain/east/1/4", "row plain/east/1/4 is not loaded: `split` does not name its shard"),
+        ):
+            ended = await penstock("why", id_, *where)
+            assert told in ended.out, ended.err
+            assert ("does not name" in ended.out) == ("does not name" in told), ended.out
 
 
 async def test_rows_that_wait_for_a_slot_are_among_the_most_that_are_loaded(bank: Bank) -> None:

@@ -201,6 +201,9 @@ class Topics(NoRows, Followed):
     async def begin(self, flow: str) -> str:
         return ""
 
+    async def next_round(self, flow: str) -> tuple[int, str]:
+        return 0, ""
+
 
 async def test_a_desk_that_stood_still_does_not_put_an_older_interval_back(
     connection: Connection, publisher: Publisher

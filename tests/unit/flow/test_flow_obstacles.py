@@ -7,6 +7,7 @@ from actors.flow.rules.obstacles import RowJob, RowsProgress, RowWhy, why_row
 
 NOW_MS = 1_000_000
 BEGAN_MS = NOW_MS - 2_000
+NEXT_MS = NOW_MS + 3_000
 HAS_RUN = RoundReport(began_ms=BEGAN_MS, in_flight=10, asked=50, new=20, shards=2)
 
 
@@ -21,13 +22,14 @@ def of(
     groups: dict[str, float | str] | None = None,
     busy_ms: int = 0,
     has_failed: bool = False,
+    stopped: str = "",
 ) -> RowWhy:
     return why_row(
         "pay",
         shard,
         "7",
         job,
-        RowsProgress(groups or {}, 5_000, ("01", "02"), busy_ms, rounds[-1] if rounds else None, has_failed),
+        RowsProgress(groups or {}, NEXT_MS, ("01", "02"), busy_ms, rounds[-1] if rounds else None, has_failed, stopped),
         is_paused=is_paused,
         serving=nodes,
         living=living,
@@ -51,28 +53,31 @@ def failed(error: str) -> tuple[RoundReport, ...]:
         (of(is_paused=True), "not_loaded", "paused", "penstock flows resume pay", 0),
         (of(nodes=()), "not_loaded", "nobody", "no live node serves", 0),
         (of(rounds=()), "not_loaded", "begin", "no round yet", 0),
-        (of(rounds=failed("split: no file")), "not_loaded", "split", "split: no file", BEGAN_MS + 5_000),
+        (of(stopped="its schedule"), "not_loaded", "stopped", "its schedule", 0),
+        (of(stopped="its schedule", is_paused=True), "not_loaded", "paused", "penstock flows resume pay", 0),
+        (of(stopped="its schedule", rounds=()), "not_loaded", "stopped", "its schedule", 0),
+        (of(rounds=failed("split: no file")), "not_loaded", "split", "split: no file", NEXT_MS),
         (of(shard="03"), "not_loaded", "shard", "named 2 others", 0),
         (of(groups={"a": "EVEN"}, living=frozenset("a")), "not_loaded", "group", "shard's group, of a", 0),
         (of(groups={"a": "ODD"}, living=frozenset()), "not_loaded", "group", "no live node", 0),
-        (of(groups={"a": "ODD"}, living=frozenset("a")), "not_loaded", "round", "20 of the 50", BEGAN_MS + 5_000),
+        (of(groups={"a": "ODD"}, living=frozenset("a")), "not_loaded", "round", "20 of the 50", NEXT_MS),
         (of(busy_ms=NOW_MS + 9), "not_loaded", "load", "did not answer", NOW_MS + 9),
-        (of(rounds=failed("01: locked")), "not_loaded", "load", "01: locked", BEGAN_MS + 5_000),
+        (of(rounds=failed("01: locked")), "not_loaded", "load", "01: locked", NEXT_MS),
         (
             of(rounds=failed("02: locked"), has_failed=True),
             "not_loaded",
             "load",
             "the last load of its shard failed; of another: 02: locked",
-            BEGAN_MS + 5_000,
+            NEXT_MS,
         ),
-        (of(has_failed=True), "not_loaded", "load", "the last load of its shard failed", BEGAN_MS + 5_000),
-        (of(rounds=failed("02: locked")), "not_loaded", "round", "if `load` returns it", BEGAN_MS + 5_000),
+        (of(has_failed=True), "not_loaded", "load", "the last load of its shard failed", NEXT_MS),
+        (of(rounds=failed("02: locked")), "not_loaded", "round", "if `load` returns it", NEXT_MS),
         (
             of(rounds=(RoundReport(began_ms=BEGAN_MS, in_flight=90, target=90),)),
             "not_loaded",
             "full",
             "ask for: 90 in flight",
-            BEGAN_MS + 5_000,
+            NEXT_MS,
         ),
     ],
 )
