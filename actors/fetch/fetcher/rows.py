@@ -42,6 +42,15 @@ def pages_of(rows: Sequence[Row], most_bytes: int = PAGE_BYTES) -> list[Sequence
     return [*cut, rows[start:]]
 
 
+def unsettled(rows: list[Row], after_ms: int) -> list[Row]:
+    """Return what a look has read. A version that is a time in whole seconds, after `after_ms`, counts as a millisecond
+    earlier: the order may change again in that second, and the tail reads that under the same version."""
+    return [
+        row._replace(version=row.version - 1) if row.version > after_ms and row.version % 1_000 == 0 else row
+        for row in rows
+    ]
+
+
 class NewVersions:
     """Tells which rows of a reading are new by their key and version. `known`: the hashes of those that are not.
     `is_kept`: whether later readings want the hashes of these rows."""

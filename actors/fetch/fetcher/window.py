@@ -40,7 +40,15 @@ from actors.fetch.fetcher.decisions import (
 from actors.fetch.fetcher.logins import Logins
 from actors.fetch.fetcher.obeying import Obeying
 from actors.fetch.fetcher.prefetch import Prefetching
-from actors.fetch.fetcher.rows import NewContents, NewVersions, RecentSources, pages_of, row_dead_letter, shortness
+from actors.fetch.fetcher.rows import (
+    NewContents,
+    NewVersions,
+    RecentSources,
+    pages_of,
+    row_dead_letter,
+    shortness,
+    unsettled,
+)
 from actors.fetch.fetcher.session import IN_PLACE_MS, AttemptTime, PlatformSession, Stopped, shown
 from actors.fetch.fetcher.unfinished import Batch, UnfinishedReading, UnfinishedReadings
 from actors.fetch.grants import Grants
@@ -87,6 +95,8 @@ log = logging.getLogger(__name__)
 STORE_AGAIN_MS = 5_000
 """A server that takes nothing (full, electing, down) is tried again after this."""
 AVERAGED_OVER = 50
+CLOCKS_MS = 60_000
+"""How far the platform's clock and ours may differ for `unsettled`. A wrong guess costs a repeat."""
 LOOK_KEPT_MS = 3_600_000
 """How long a look remembers what looks at the same time have published."""
 MUST_NOT_EXIST = {"Nats-Expected-Last-Subject-Sequence": "0"}
@@ -256,6 +266,8 @@ class WindowReader:
                 if rows and not work.is_trusted:
                     await self._note_readable(work.source)
                 self._check_source(work, progress)
+                if work.slice.is_look and adapter.declaration.is_version_ordered:
+                    rows = unsettled(rows, session.sent_ms - self._settle_ms(work, adapter) - CLOCKS_MS)
                 batch = progress.take(rows, session.sent_ms)
                 self._check_clock(work, progress, asked_ms)
                 reach("fetch")
@@ -323,11 +335,14 @@ class WindowReader:
             learned=self._learned,
         )
 
+    def _settle_ms(self, work: ReadSlice, adapter: Adapter) -> int:
+        return max(work.settings.settle_ms, adapter.declaration.settle_ms)
+
     async def _wait_for_clock(self, work: ReadSlice, adapter: Adapter, time: AttemptTime) -> None:
         """Wait until the slice has settled by the platform's clock, as far as it is known."""
         if work.slice.is_look:
             return  # it wants what has not settled, and proves nothing
-        settle_ms = max(work.settings.settle_ms, adapter.declaration.settle_ms)
+        settle_ms = self._settle_ms(work, adapter)
         early_ms = self._clocks.early_ms(work.source, work.slice, settle_ms, self._clock.now_ms())
         if early_ms > IN_PLACE_MS:
             raise Stopped(
@@ -337,7 +352,7 @@ class WindowReader:
 
     def _check_clock(self, work: ReadSlice, progress: UnfinishedReading, asked_ms: int) -> None:
         """Accept a response only if it was made after the slice had settled. An earlier one may list too little."""
-        settle_ms = max(work.settings.settle_ms, progress.adapter.declaration.settle_ms)
+        settle_ms = self._settle_ms(work, progress.adapter)
         said_ms = progress.reading.server_time_ms
         early_ms = self._clocks.missing_ms(work.source, work.slice, settle_ms, said_ms=said_ms, asked_ms=asked_ms)
         if early_ms > 0 and not work.slice.is_look:

@@ -8,6 +8,7 @@ from aiohttp import web
 from actors.fetch.look_desk import LookDesk, LookView
 from actors.fetch.rules.ledger import Ledger
 from actors.fetch.rules.looks import EVERY_MS
+from actors.fetch.stores.batches import fold
 from streams.clock import SYSTEM
 from streams.connection import Connection
 from streams.publisher import Publisher
@@ -99,3 +100,34 @@ async def test_a_storm_of_hints_is_two_looks_and_each_brings_what_is_new(
     assert {order.order_key for order in stored if order.fetched_ms < again_ms} == {"tea1"}
     assert {order.order_key for order in stored if order.fetched_ms >= again_ms} == {"tea2"}
     assert (last.frontier_ms, last.watermark_ms, last.holes) == (first.frontier_ms, first.watermark_ms, ())
+
+
+async def test_a_change_within_the_second_of_the_look_counts_as_later(
+    connection: Connection, publisher: Publisher
+) -> None:
+    """The platform's versions are times in whole seconds. An order is created, a look reads it, and it is paid for in
+    the same second. The tail reads that under the same version."""
+    second_ms, state = SYSTEM.now_ms() // 1000 * 1000, "created"
+
+    async def answer(request: web.Request) -> web.StreamResponse | None:
+        from_ms, to_ms = int(request.query["from"]), int(request.query["to"])
+        row = {"id": "tea1", "version": second_ms, "modified_ms": second_ms, "state": state}
+        rows = [row] if from_ms <= second_ms < to_ms else []
+        return web.json_response({"orders": rows, "total": len(rows), "server_time_ms": SYSTEM.now_ms()})
+
+    async with a_mall(history_ms=5_000, gate=answer) as mall, running_node(connection, publisher) as node:
+        await add_manner(connection, publisher, mall, adapter_table(), slice="2s", settle="5s")
+        desk = LookDesk(node.engine.ledgers, node.engine.sources, node.settings, SYSTEM)
+        with anyio.fail_after(30):
+            while SHOP not in node.engine.sources:
+                await a_moment()
+        await desk.look(SHOP)
+        await look_begun(node)
+        await ledger_when(node.engine, SHOP, is_at_rest, within_s=60)
+        looked = await stored_orders(connection)
+        state = "paid"
+        await ledger_when(node.engine, SHOP, lambda ledger: ledger.watermark_ms > second_ms, within_s=60)
+        stored = fold(await stored_orders(connection))
+    assert [b"created" in bytes(order.body) for order in looked] == [True]
+    assert [b"paid" in bytes(order.body) for order in stored] == [True]
+    assert [order.version for order in stored] == [second_ms]

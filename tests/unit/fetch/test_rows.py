@@ -95,3 +95,13 @@ def test_what_was_counted_short_is_cleared_by_another_count_only() -> None:
     assert told.short == before
     assert shortness(result(is_counted=True), before) is None
     assert shortness(result(is_counted=False), Shortfall()) is None
+
+
+@pytest.mark.parametrize(
+    ("version", "counts_as"),
+    [(FROM, FROM - 1), (FROM + 1, FROM + 1), (FROM - 60_000, FROM - 60_000), (7_000, 7_000)],
+    ids=["a second", "a finer time", "a time that has settled", "a counter"],
+)
+def test_what_may_change_again_in_its_second_counts_as_earlier(version: int, counts_as: int) -> None:
+    found = rows.unsettled([row("a")._replace(version=version)], FROM - 10_000)
+    assert [each.version for each in found] == [counts_as]
