@@ -14,6 +14,7 @@ from actors.batch.items import BatchItems
 from actors.batch.new_batches import NewBatches
 from actors.batch.removal import Removal
 from actors.batch.rules import moves
+from actors.batch.rules.admission import admit, part_of
 from actors.batch.rules.callbacks import Allowed
 from actors.batch.rules.meant import ANY, Meant
 from actors.batch.rules.obstacles import ALL_THERE, BatchWhy, NoConsumer, begins, why, why_item
@@ -25,6 +26,7 @@ from actors.batch.rules.record import (
     is_at_work,
     is_held,
     known_items,
+    may_begin,
     shown_state,
 )
 from actors.batch.rules.refusals import BatchRefused
@@ -107,6 +109,8 @@ class BatchDesk:
         if limits.item_rate and self._waits_for_rate is not None and not await self._waits_for_rate(record.task):
             limits = replace(limits, item_rate=0.0)  # its processes' places are in the way, and not the rate
         unfinished, missing = self._instances.unfinished(record.task), self._missing(record.task)
+        now_ms = self._clock.now_ms()
+        part, _ = part_of(record, (each for each in unfinished if is_at_work(each) and not each.is_paused))
         found = why(
             record,
             limits,
@@ -114,15 +118,17 @@ class BatchDesk:
             before=await self._how_far_is(record.after) if is_held(record) else "",
             running=sum(is_at_work(each) and not each.is_paused for each in unfinished),
             last_start_ms=self._instances.last_start_ms(record.task),
-            now_ms=self._clock.now_ms(),
+            now_ms=now_ms,
             missing=missing,
+            ahead=_ahead(record, unfinished, now_ms) if limits.main_rate else 0,
+            part=part,
         )
         if item is None:
             return found
         if item < 0 or item >= (known_items(record) or item + 1):
             check_items(record, [item])
         place = await self.items.place(record, item)
-        return replace(why_item(found, record, limits, item, place, self._clock.now_ms(), missing=missing), row=row)
+        return replace(why_item(found, record, limits, item, place, now_ms, missing=missing, part=part), row=row)
 
     async def _how_far_is(self, instance_id: str) -> str:
         """Return how far an instance is for which another one waits, in words."""
@@ -295,3 +301,10 @@ def _changed(record: TaskRecord, changes: Mapping[str, object]) -> TaskLimits:
     except msgspec.ValidationError as error:
         known = ", ".join(TaskLimits.__struct_fields__)
         raise BatchRefused(f"limits: {error}; there are {known}") from error
+
+
+def _ahead(record: Instance, unfinished: Sequence[Instance], now_ms: int) -> int:
+    """Return how many instances of the task begin before this one."""
+    there = [each for each in unfinished if is_at_work(each) or may_begin(each, now_ms)]
+    order = admit(there, 0)
+    return order.index(record.instance_id) if record.instance_id in order else 0

@@ -99,11 +99,17 @@ def why(
     now_ms: int,
     before: str = "",
     missing: NoConsumer = ALL_THERE,
+    ahead: int = 0,
+    part: float = 1.0,
 ) -> BatchWhy:
     """Return what is in the way of an instance. `waits_for`: why no live node may work on it, empty if one may.
     `running`: how many instances of its task hold a place of those that may run. `last_start_ms`: when the last one
-    began. `before`: how far the instance is for which it waits."""
-    code, reason, until_ms = _obstacle(record, limits, waits_for, running, last_start_ms, now_ms, before, missing)
+    began. `ahead`: how many that wait begin before it. `before`: how far the instance is for which it waits. `part`:
+    of the task's rate that it has, beside others at work."""
+    next_ms = _next_begin_ms(limits, last_start_ms, now_ms, ahead)
+    code, reason, until_ms = _obstacle(
+        record, limits, waits_for, running, next_ms, now_ms, before, missing, part, ahead
+    )
     return BatchWhy(
         id=record.instance_id,
         task=record.task,
@@ -123,9 +129,10 @@ def why_item(
     now_ms: int,
     *,
     missing: NoConsumer = ALL_THERE,
+    part: float = 1.0,
 ) -> BatchWhy:
-    """Return what is in the way of an item. `batch`: what is in the way of its batch."""
-    code, reason, until_ms = _item_obstacle(batch, record, limits, index, place, now_ms, missing)
+    """Return what is in the way of an item. `batch`: what is in the way of its batch. `part`: as in `why`."""
+    code, reason, until_ms = _item_obstacle(batch, record, limits, index, place, now_ms, missing, part)
     return replace(batch, code=code, reason=reason, until_ms=until_ms, item=index)
 
 
@@ -137,6 +144,7 @@ def _item_obstacle(
     place: ItemPlace,
     now_ms: int,
     missing: NoConsumer,
+    part: float,
 ) -> tuple[Obstacle, str, int]:
     if place.status not in ("", "again"):
         return "over", f"it has ended: {place.status}{place.info and f', {place.info}'}", 0
@@ -161,7 +169,7 @@ def _item_obstacle(
     left = (known_items(record) or index + 1) - record.counts.ended
     if limits.item_rate and left > 0:
         ahead = min(left, max(1, index + 1 - record.counts.ended))
-        at_ms = now_ms + math.ceil(1000 * ahead / limits.item_rate)
+        at_ms = now_ms + math.ceil(1000 * ahead / (limits.item_rate * part))
         return "rate", f"it is one of about {ahead} that begin next, and {limits.item_rate:g} a second are run", at_ms
     if not is_released:
         so_far = f"{record.released} chunks have begun, {len(record.open)} of them run"
@@ -174,10 +182,12 @@ def _obstacle(
     limits: Limits,
     waits_for: str,
     running: int,
-    last_start_ms: int,
+    next_ms: int,
     now_ms: int,
     before: str,
     missing: NoConsumer,
+    part: float,
+    ahead: int,
 ) -> tuple[Obstacle, str, int]:
     if record.state in FINAL:
         return "over", f"it is over: {record.state}{record.reason and f', {record.reason}'}", 0
@@ -191,7 +201,7 @@ def _obstacle(
     if waits_for:
         return "nobody", waits_for.removeprefix("waits: "), 0
     if record.state == "pending":
-        return _begin(limits, running, last_start_ms, now_ms)
+        return _begin(limits, running, next_ms, now_ms, ahead)
     if record.state != "running" and record.step_not_before_ms > now_ms:
         why = f"its {STEPS[record.state]} failed and waits for its next try: {record.reason}"
         return "retry", why, record.step_not_before_ms
@@ -206,7 +216,7 @@ def _obstacle(
     if missing.chunks:
         return _no_consumer("chunks", missing.chunks)
     if limits.item_rate and left > 0:
-        until_ms = now_ms + math.ceil(1000 * left / limits.item_rate)
+        until_ms = now_ms + math.ceil(1000 * left / (limits.item_rate * part))
         return "rate", f"{left} items are left, and {limits.item_rate:g} a second are run", until_ms
     return "at_work", f"its items are run, {record.counts.ended} have ended", 0
 
@@ -215,11 +225,19 @@ def _no_consumer(work: str, why: str) -> tuple[Obstacle, str, int]:
     return "consumer", f"its processes get no {work} of its task from the server, and try again and again: {why}", 0
 
 
-def _begin(limits: Limits, running: int, last_start_ms: int, now_ms: int) -> tuple[Obstacle, str, int]:
+def _next_begin_ms(limits: Limits, last_start_ms: int, now_ms: int, ahead: int) -> int:
+    """Return when an instance may begin at the task's rate. 0: at once."""
+    if not limits.main_rate:
+        return 0
+    first_ms = last_start_ms + math.ceil(1000 / limits.main_rate)
+    return max(first_ms, now_ms if ahead else 0) + math.ceil(1000 * ahead / limits.main_rate)
+
+
+def _begin(limits: Limits, running: int, next_ms: int, now_ms: int, ahead: int) -> tuple[Obstacle, str, int]:
     """Return what keeps an instance from its begin."""
     if limits.main_concurrency and running >= limits.main_concurrency:
         return "concurrency", f"{running} batches of its task run, as many as may at a time", 0
-    next_ms = last_start_ms + math.ceil(1000 / limits.main_rate) if limits.main_rate else 0
     if next_ms > now_ms:
-        return "rate", f"{limits.main_rate:g} batches of its task begin a second", next_ms
+        others = f", and {ahead} others begin before it" if ahead else ""
+        return "rate", f"{limits.main_rate:g} batches of its task begin a second{others}", next_ms
     return "at_work", "it is its turn, and begins within moments", 0

@@ -415,6 +415,21 @@ async def test_instances_begin_at_the_tasks_rate(node: Plant) -> None:
     assert min(later - earlier for earlier, later in pairwise(begun)) >= 250
 
 
+async def test_why_counts_those_that_begin_before_an_instance(node: Plant) -> None:
+    await node.desk.limit("plain", {"main_rate": 0.01})
+    first = await node.submit("plain", ["ok"])
+    await node.until(first.instance_id, "done")
+    began_ms = (await node.desk.show(first.instance_id)).started_ms
+    for name, priority in (("low", 0), ("later", 0), ("urgent", 5)):
+        await node.submit("plain", ["ok"], id=name, priority=priority)
+        with anyio.fail_after(LONG_S):
+            while node.engine.instances.seen(name) is None:
+                await a_moment()
+    for name, number in (("urgent", 1), ("low", 2), ("later", 3)):
+        told = await node.desk.why(name)
+        assert (told.code, told.until_ms) == ("rate", began_ms + number * 100_000), name
+
+
 async def test_the_same_again_is_one_instance_and_another_under_its_id_is_refused(node: Plant) -> None:
     first = await node.run("plain", ["ok"], id="mine")
     again = await node.submit("plain", ["ok"], id="mine")

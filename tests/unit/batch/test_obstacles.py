@@ -19,6 +19,8 @@ def of(
     last_start_ms: int = 0,
     limits: TaskLimits | None = None,
     missing: NoConsumer = ALL_THERE,
+    ahead: int = 0,
+    part: float = 1.0,
     **given: Any,
 ) -> BatchWhy:
     record = Instance(instance_id="b1", task="mail", created_ms=1, **given)
@@ -30,6 +32,8 @@ def of(
         last_start_ms=last_start_ms,
         now_ms=NOW_MS,
         missing=missing,
+        ahead=ahead,
+        part=part,
     )
 
 
@@ -68,6 +72,11 @@ def test_each_obstacle_has_its_code_and_says_what_to_know(told: BatchWhy, state:
 def test_the_end_of_an_obstacle_is_told_where_it_is_known() -> None:
     assert of(**AT_WORK, limits=TaskLimits(item_rate=20.0)).until_ms == NOW_MS + 3_000
     assert of(limits=TaskLimits(main_rate=0.5), last_start_ms=NOW_MS - 500).until_ms == NOW_MS + 1_500
+    assert of(limits=TaskLimits(main_rate=0.5), last_start_ms=NOW_MS - 500, ahead=9).until_ms == NOW_MS + 19_500
+    late = of(limits=TaskLimits(main_rate=0.5), last_start_ms=NOW_MS - 9_500, ahead=9)
+    assert (late.code, late.until_ms) == ("rate", NOW_MS + 18_000)
+    assert "0.5 batches of its task begin a second, and 9 others begin before it" in late.reason
+    assert of(**AT_WORK, limits=TaskLimits(item_rate=20.0), part=0.25).until_ms == NOW_MS + 12_000
     waits = (
         OpenChunk(chunk=0, round=2, not_before_ms=NOW_MS + 9),
         OpenChunk(chunk=1, round=2, not_before_ms=NOW_MS + 4),
