@@ -51,6 +51,8 @@ class Teashop:
         """The total counts the orders of one answer."""
         self.most = 1_000_000
         """So many orders of a window are found, on all pages together."""
+        self.deepest = 1_000_000
+        """A next page that begins there or later is refused, as is one whose name has expired."""
         self.empties = 0
         """Each so many answers are an empty list beside an error, under HTTP 200."""
         self.largest_batch = self._answers = 0
@@ -91,6 +93,8 @@ class Teashop:
             limit, at = min(50, int(query.get("limit", "10"))), int(query.get("cursor") or "0")
         except ValueError as error:
             return web.json_response({"error": {"code": "E02", "message": str(error)}}, status=400)
+        if at >= self.deepest:
+            return web.json_response({"error": {"code": "E03", "message": "the cursor has expired"}}, status=400)
         found = [order for order in self.orders if since < order.changed_s <= until][: self.most]
         rows: list[dict[str, Any]] = [
             {"number": order.number, "rev": order.rev, "changed": order.changed_s, "buyer": {"name": "x"}}

@@ -6,6 +6,7 @@ platform's time. They move the attempt's deadline, as far as the monitor allows 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import count
@@ -31,6 +32,7 @@ from actors.fetch.fetcher.decisions import (
 from actors.fetch.fetcher.logins import LoginRefused, Logins
 from actors.fetch.learning import LearnedLimits
 from actors.fetch.rules.settings import FetchSettings
+from actors.runtime.logs import fields
 from actors.runtime.rules.texts import printable
 from actors.runtime.secrets import quoted, without_secrets
 from actors.runtime.transport import PlatformDown, TooMuch, Transport
@@ -58,6 +60,8 @@ from platforms.reading import Ask
 from platforms.told_limits import told_by
 from streams.backoff import Backoff, next_delay_ms
 from streams.clock import Clock
+
+log = logging.getLogger(__name__)
 
 IN_PLACE_MS = 5_000
 """A wait up to this is spent in place. For a longer one the slice is given back, so that no worker sleeps for long."""
@@ -191,7 +195,7 @@ class PlatformSession:
             reading.split(str(error))
             return []
         try:
-            return await self._judge(adapter, reading, response, is_last=is_last)
+            return await self._judge(adapter, reading, ask, response, is_last=is_last)
         except Garbled:
             return Later()
         except BrokenContract as error:
@@ -199,7 +203,7 @@ class PlatformSession:
             raise
 
     async def _judge(
-        self, adapter: Adapter, reading: WindowReading, response: Response, *, is_last: bool
+        self, adapter: Adapter, reading: WindowReading, ask: Ask, response: Response, *, is_last: bool
     ) -> list[Row] | Trouble:
         budgets, work = self._budgets, self._work
         self._status = response.status
@@ -222,11 +226,25 @@ class PlatformSession:
             case Park(reason=reason):
                 raise Stopped(PlatformRefused(without_secrets(reason)))
             case Bug(reason=reason):
-                raise Stopped(Hopeless(without_secrets(reason), shown(response.body)))
+                reason = without_secrets(reason)
+                if ask.page is None or not self._cut(reading, reason):
+                    raise Stopped(Hopeless(reason, shown(response.body)))
+                self._time.was_answered = True
+                return []
             case SlowDown() as passing:
                 return await self._slowed(passing)
             case Later() as passing:
                 return passing
+
+    def _cut(self, reading: WindowReading, reason: str) -> bool:
+        """Cut the part of which the platform has refused a further page: the name of the page may have expired, or the
+        page may lie too deep. Smaller parts need fewer pages. False: there are none."""
+        try:
+            reading.split(reason)
+        except BrokenContract:
+            return False
+        log.warning("fetcher.page_refused", extra=fields(source=str(self._work.source), reason=reason))
+        return True
 
     async def _learn(self, adapter: Adapter, response: Response, *, is_detail: bool = False) -> None:
         if self._learned is not None:

@@ -202,6 +202,25 @@ async def test_a_shop_that_finds_so_many_orders_at_most_and_says_none_while_it_i
     assert stored == {order.number for order in orders}
 
 
+async def test_a_next_page_that_is_refused_costs_no_window(connection: Connection, publisher: Publisher) -> None:
+    """Its name has expired, or the platform lists no page so deep. Smaller windows have fewer pages."""
+    now_s, key = int(time.time()), SourceKey("tearest", "s1")
+    orders = [TeaOrder(number, 1, now_s - 400 - 20 * number) for number in range(300)]
+    async with open_teashop(orders) as shop, running_node(connection, publisher) as node:
+        shop.deepest = 100
+        await put_setting(connection, publisher, "adapter.tearest", tomllib.loads(REST))
+        start_ms, account = (now_s - 7_000) * 1000, {"code": KEY}
+        await add_source(
+            connection, publisher, key, adapter="tearest", url=shop.url, start_ms=start_ms, account=account, slice="2h"
+        )
+        ledger = await ledger_when(
+            node.engine, key, lambda each: each.watermark_ms > (now_s - 350) * 1000 or bool(each.holes), within_s=120
+        )
+        assert (ledger.holes, ledger.state, ledger.reason) == ((), "running", "")
+        stored = {int(order.order_key) for order in await stored_orders(connection)}
+    assert stored == {order.number for order in orders}
+
+
 async def test_orders_that_a_graphql_server_cannot_resolve_cost_no_other_order(
     connection: Connection, publisher: Publisher
 ) -> None:
