@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from actors.flow.flows import rounds_topic, rows_topic
 from actors.flow.handler import ROW_PATH, LoadedRow
 from actors.flow.rules.obstacles import RowJob
+from actors.jobs.deliveries import BURIED_S
 from actors.jobs.desk import JobDesk
 from actors.jobs.row_adds import RowAdds, Since
 from actors.jobs.rules.schedule_record import Schedule
@@ -77,8 +78,9 @@ class FlowJobs:
         """Return what is in the way of a row in flight, or that it ended. `None`: it is not in flight."""
         for found in await self._desk.why(rows_topic(flow), f"{shard}:{key}"):
             listed = await self._desk.peek(rows_topic(flow), f"{shard}:{key}") if found.state == "done" else None
-            outcome = listed.outcome if listed is not None else ""
-            return RowJob(found.state, found.code, found.reason, found.until_ms, outcome)
+            if listed is not None:
+                return RowJob("done", found.code, found.reason, listed.finished_ms + BURIED_S * 1000, listed.outcome)
+            return RowJob(found.state, found.code, found.reason, found.until_ms)
         return None
 
     def slots(self, flow: str) -> Slots | None:

@@ -27,7 +27,8 @@ class RowWhy(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class RowJob(NamedTuple):
-    """What is in the way of the job that a row in flight is. `state`: of the job."""
+    """What is in the way of the job that a row in flight is. `state`: of the job. `outcome`: how it ended. `until_ms`:
+    of one that ended, until when no other is added in its place."""
 
     state: str
     code: str
@@ -99,18 +100,21 @@ def _in_flight(flow: str, job: RowJob) -> tuple[str, str, int]:
     return job.code, job.reason, job.until_ms
 
 
+NOT_RUN = {
+    "dropped": "it was dropped, since its key had no free slot",
+    "cancelled": "it was cancelled for a newer row of its key",
+    "expired": "it expired before it was executed",
+}
+
+
 def _ended(flow: str, job: RowJob) -> tuple[str, str, int]:
     if job.outcome == "buried":
-        return (
-            "dead",
-            f"it failed for good, and is a dead letter; `penstock dead list jobs/flow-rows-{flow}` has why",
-            0,
-        )
-    return (
-        "over",
-        f"it was executed lately: {job.outcome or 'finished'}; a later round loads it if `load` returns it",
-        0,
-    )
+        letters = f"`penstock dead list jobs/flow-rows-{flow}` has why"
+        return "dead", f"it failed for good, and is a dead letter; {letters}", job.until_ms
+    if job.outcome in NOT_RUN:
+        return "over", f"{NOT_RUN[job.outcome]}; it is not loaded again within an hour", job.until_ms
+    how = "was deleted" if job.outcome == "deleted" else "was executed lately"
+    return "over", f"it {how}; a later round loads it if `load` returns it", 0
 
 
 def _not_loaded(

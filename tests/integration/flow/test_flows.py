@@ -234,6 +234,20 @@ async def test_a_row_whose_key_is_full_waits_for_a_slot(bank: Bank) -> None:
                 await a_moment()
 
 
+async def test_a_row_that_had_no_slot_was_not_executed(bank: Bank) -> None:
+    bank.make(tables=1, rows=50)
+    async with bank.node("n1", FLOW_SLOTS="1", FLOW_TAKES="60") as running:
+        await running.logged("node.ready")
+        flows = FlowCalls(ServiceClient(bank.connection, "flow", 30.0))
+        dropped_ms = now_ms()
+        await flows.set("slotted", when_full="drop_newest")
+        with fail_after(WITHIN_S):
+            while (told := await flows.why("slotted", "0", 49)).state != "ended":
+                await a_moment()
+    assert "dropped, since its key had no free slot" in told.reason
+    assert dropped_ms + 3_590_000 < told.until_ms < now_ms() + 3_610_000
+
+
 async def test_a_loader_slower_than_the_interval_goes_on_in_the_next_round(bank: Bank) -> None:
     """It had its shard left alone for `load_timeout`, 10 s, each time. Here it takes at least three loads."""
     bank.make(tables=1, rows=450)
