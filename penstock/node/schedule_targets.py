@@ -18,7 +18,7 @@ from actors.jobs.rules.cron import BadRecurrence
 from actors.jobs.rules.schedule_record import Schedule
 from actors.jobs.rules.schedule_targets import TOPIC, Look, TargetJob, target_of
 from actors.jobs.worker.handler import Handler
-from actors.jobs.worker.job import Bury, Job
+from actors.jobs.worker.job import Bury, Job, Retry
 from streams.errors import MalformedSubject
 from streams.files import FileTooLarge
 
@@ -60,6 +60,8 @@ def target_handler(batches: BatchDesk, ledgers: Ledgers) -> Handler:
                 await _look(ledgers, wanted.look)
         except MissingLedger as error:
             raise Bury(f"{wanted.look and wanted.look.source}: no such source") from error
+        except steering.TooManyBackfills as error:
+            raise Retry(reason=str(error)) from error
         except FINAL as error:
             raise Bury(str(error)) from error
 

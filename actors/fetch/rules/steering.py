@@ -19,9 +19,16 @@ from actors.fetch.rules.ledger import (
 from actors.fetch.rules.slices import Kind, MalformedSliceId, parse_slice_id
 from actors.runtime.rules.texts import time_text
 
+MOST_BACKFILLS = 1_000
+"""Backfills of a source at a time. They are in its ledger, which is one message, and each move stores it anew."""
+
 
 class NotPossible(ValueError):
     """The move would lose time or make no sense. The text says what to do instead."""
+
+
+class TooManyBackfills(NotPossible):
+    """A backfill could be added once others have ended."""
 
 
 def pause(ledger: Ledger, reason: str = "") -> Ledger:
@@ -84,7 +91,7 @@ def _taken_back(ledger: Ledger, reading: Pass, to_ms: int) -> Pass:
 
 def add_backfill(ledger: Ledger, name: str, start_ms: int, end_ms: int) -> Ledger:
     """Read `[start_ms, end_ms)` once more beside the live tail, which it does not change.
-    Raises NotPossible for an empty window, or if another running backfill has the name."""
+    Raises NotPossible for an empty window, or if another running backfill has the name, and TooManyBackfills."""
     if not 0 <= start_ms < end_ms:
         raise NotPossible(
             f"backfill {name}: the start {time_text(start_ms)} must lie before the end {time_text(end_ms)}"
@@ -94,6 +101,8 @@ def add_backfill(ledger: Ledger, name: str, start_ms: int, end_ms: int) -> Ledge
             if (each.kind, each.start_ms, each.end_ms) == ("b", start_ms, end_ms):
                 return ledger
             raise NotPossible(f"backfill {name} is running with another window: remove it first or choose a new name")
+    if sum(each.kind == "b" for each in ledger.passes) >= MOST_BACKFILLS:
+        raise TooManyBackfills(f"backfill {name}: {MOST_BACKFILLS} others have not ended; wait for them or remove some")
     return replace(ledger, passes=(*ledger.passes, Pass(name, "b", start_ms, start_ms, end_ms)))
 
 

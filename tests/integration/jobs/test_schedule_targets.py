@@ -7,10 +7,14 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 
 import anyio
+import msgspec
 import pytest
+from msgspec.structs import replace
 
 import penstock
 from actors.fetch.ledgers import read_ledger
+from actors.fetch.rules.ledger import Pass, first_ledger
+from actors.fetch.rules.steering import MOST_BACKFILLS
 from actors.fetch.sources import SourceKey
 from actors.jobs.rules.schedule_views import ScheduleView
 from streams.clock import now_ms
@@ -118,6 +122,36 @@ async def test_what_a_batch_or_a_source_does_not_take_is_refused_at_the_add(
     assert entry is not None
     [look] = read_ledger(source, entry.raw).passes
     assert (look.kind, look.start_ms, look.end_ms) == ("b", view.runs[0].due_ms - 2 * HOUR_MS, view.runs[0].due_ms)
+
+
+async def test_a_look_waits_for_room_among_the_backfills_of_its_source(
+    server: EmbeddedServer, ground: Namespace, connection: Connection, publisher: Publisher
+) -> None:
+    """As while the source is paused or down for days. A ledger that was too long for a message held its source up."""
+    source, start_ms = SourceKey("mall", "s1"), now_ms() - 9 * HOUR_MS
+    waiting = tuple(Pass(f"s-{at}", "b", at, start_ms + at, start_ms + HOUR_MS) for at in range(MOST_BACKFILLS))
+    full = replace(first_ledger(start_ms), passes=waiting)
+    await add_source(
+        connection, publisher, source, adapter="mall", url="http://127.0.0.1:9", start_ms=start_ms, ledger=full
+    )
+    async with (
+        worker(server, ground, "only") as running,
+        penstock.connect(server.url, namespace=ground.name, timeout_s=LONG_S) as client,
+    ):
+        await running.logged("node.ready", LONG_S)
+        await client.schedules.add(NIGHTLY, {"last": "2h"}, source="mall/s1", cron="0 0 1 1 *")
+        told = await client.schedules.trigger(NIGHTLY)
+        with anyio.fail_after(LONG_S):
+            while "1000 others have not ended" not in str(await client.jobs.why(told.id)):
+                await a_moment()
+        bucket = ledger_bucket(connection, publisher)
+        await bucket.put(source.key, msgspec.json.encode(replace(full, passes=waiting[1:])))
+        await client.jobs.kick(told.topic, told.id)
+        view = await shown_when(client, has_ended)
+    assert [run.outcome for run in view.runs] == ["finished"]
+    entry = await bucket.get(source.key)
+    assert entry is not None
+    assert len(read_ledger(source, entry.raw).passes) == MOST_BACKFILLS
 
 
 async def test_a_batch_is_scheduled_and_shown_by_command(server: EmbeddedServer, ground: Namespace) -> None:

@@ -29,7 +29,9 @@ from actors.fetch.rules.holding import (
 from actors.fetch.rules.ledger import Hole, Ledger, OpenSlice, Pass, faults, first_ledger
 from actors.fetch.rules.settings import FetchSettings
 from actors.fetch.rules.steering import (
+    MOST_BACKFILLS,
     NotPossible,
+    TooManyBackfills,
     accept_hole,
     add_backfill,
     forget_hole,
@@ -380,6 +382,18 @@ def test_a_backfill_runs_beside_the_tail_and_tells_when_it_is_through() -> None:
     ledger, done = finished(ledger, "b1-0-60000")
     assert done.finished_pass == "march"
     assert ledger.passes == ()
+
+
+def test_a_ledger_takes_as_many_backfills_as_fit_into_one_message() -> None:
+    ledger = first_ledger(10 * MINUTE)
+    for number in range(MOST_BACKFILLS):
+        ledger = add_backfill(ledger, f"{number:064}", number, 10**14)
+    assert len(msgspec.json.encode(ledger)) < 300_000
+    with pytest.raises(TooManyBackfills, match="1000 others have not ended; wait for them or remove some"):
+        add_backfill(ledger, "more", 0, MINUTE)
+    assert add_backfill(ledger, f"{7:064}", 7, 10**14) is ledger, "a repeat changes nothing"
+    again = replace(ledger, passes=(*ledger.passes[1:], Pass("a1", "a", 0, 0, None, delay_ms=1)))
+    assert add_backfill(again, "more", 0, MINUTE).passes[-1].name == "more", "second looks are not counted"
 
 
 def test_a_backfill_over_a_hole_of_the_tail_leaves_the_hole_as_it_is() -> None:
