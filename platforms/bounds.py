@@ -24,6 +24,7 @@ from platforms.times import EARLIEST_MS, LATEST_MS, TimeStyle, can_write, find_z
 _LONGEST_SHIFT_MS = 26 * 3_600_000  # Samoa left out a whole day, and no zone has moved further
 _WEEK_MS = 7 * 86_400_000
 _UTC = TimeStyle("iso_z")
+_UNITS_MS = ((3_600_000, 86_400_000), (60_000, 60_000), (1_000, 1_000))
 
 BoundKind = Literal["includes", "excludes", "absent"]
 
@@ -42,6 +43,13 @@ class Window(Struct, frozen=True):
 def window_text(window: Window) -> str:
     """Return the window for people, in UTC."""
     return f"from {_UTC.write(window.start_ms)} to {_UTC.write(window.end_ms)}"
+
+
+def until_ms(at_ms: int) -> int:
+    """Return the end of what a row's time may stand for: it may lack its milliseconds, its seconds, or all but the day.
+    A whole hour may be midnight in some zone."""
+    unit_ms = next((unit for whole, unit in _UNITS_MS if at_ms % whole == 0), 1)
+    return at_ms + unit_ms
 
 
 class RequestedBounds(NamedTuple):

@@ -42,7 +42,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from platforms.adapter import EMPTY_PAGE, LARGEST, LONGEST_KEY, BadRow, Declaration, Page, Row
-from platforms.bounds import RequestedBounds, Window, window_text
+from platforms.bounds import RequestedBounds, Window, until_ms, window_text
 from platforms.errors import BrokenContract, Unreadable, WindowIgnored
 from platforms.page_check import (
     CHECKS,
@@ -424,7 +424,12 @@ class Reading:
     def _inside(self, rows: list[Row], asked: Window) -> list[Row]:
         """Drop the neighbours' rows. Keep strays, since the platform may list them nowhere else."""
         start, end = self._window.start_ms, self._window.end_ms
-        inside = [row for row in rows if row.modified_ms is None or start <= row.modified_ms < end]
+        inside = [
+            row
+            for row in rows
+            for at_ms in (row.modified_ms,)
+            if at_ms is None or (at_ms < end and (start <= at_ms or start < until_ms(at_ms)))
+        ]
         self._listed += len(rows)
         if len(inside) == len(rows) and asked == self._window:
             return rows
@@ -553,5 +558,6 @@ def is_asked(bounds: RequestedBounds, modified_ms: int | None) -> bool:
     """Return whether an honest platform may list a row of that time for such bounds."""
     if modified_ms is None:
         return True
-    is_late_enough = bounds.earliest_ms is None or modified_ms >= bounds.earliest_ms
+    earliest_ms = bounds.earliest_ms
+    is_late_enough = earliest_ms is None or modified_ms >= earliest_ms or until_ms(modified_ms) > earliest_ms
     return is_late_enough and (bounds.latest_ms is None or modified_ms <= bounds.latest_ms)

@@ -483,7 +483,7 @@ def test_rows_of_the_neighbours_are_cut_off_and_counted() -> None:
         "closed", window=WindowRules(bounds=Bounds("includes", "includes", step_ms=1000)), pages=PageRules(size=9)
     )
     reading = Reading(declared, Window(1_500, 3_000))
-    rows = [Row(str(at), 1, at, b"{}") for at in (1_000, 1_499, 1_500, 2_999, 3_000)]
+    rows = [Row(str(at), 1, at, b"{}") for at in (1_001, 1_499, 1_500, 2_999, 3_000)]
     assert [row.modified_ms for row in reading.feed(Page(rows))] == [1_500, 2_999]
     assert (reading.result.cut, reading.result.strays, reading.result.distinct) == (3, 0, 2)
 
