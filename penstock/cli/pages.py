@@ -1,5 +1,6 @@
 """Lists a page at a time: their options, and what people are told of the next page."""
 
+import sys
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, TypeVar
 
@@ -26,6 +27,10 @@ def page(lines: Sequence[_T], limit: int | None, is_behind: Callable[[_T], bool]
 
 
 def say_more(out: Output, lines: Sequence[_T], limit: int | None, place: Callable[[_T], object]) -> None:
-    """Say how the list goes on, if it may. `place`: of a line."""
+    """Say how the list goes on, if it may, to programs beside their plain list. `place`: of a line."""
     if lines and len(lines) == limit:
-        out.say(f"there may be more: --after {place(lines[-1])}")
+        more = f"there may be more: --after {place(lines[-1])}"
+        if out.is_json:
+            print(more, file=sys.stderr)
+        else:
+            out.say(more)

@@ -111,6 +111,23 @@ async def test_an_input_alone_is_handed_in_and_steered(penstock: CommandLine) ->
     assert "cli-2: deleted, it was cancelled" in (await penstock("batch", "delete", "cli-2")).ok().out
 
 
+async def test_a_program_learns_where_a_list_goes_on(penstock: CommandLine) -> None:
+    names = ["cli-page-1", "cli-page-2", "cli-page-3"]
+    for name in names:
+        (await penstock("batch", "submit", "--task", UNSERVED, "--input", "1", "--id", name, "--tenant", "pages")).ok()
+    pages = ("batch", "list", "--tenant", "pages", "--json")
+    with anyio.fail_after(60):  # lists are a moment behind
+        while len((whole := (await penstock(*pages)).ok()).json()) < len(names):
+            await a_moment()
+    assert not whole.err
+    first = (await penstock(*pages, "--most", "2")).ok()
+    told, _, place = first.err.rpartition(" --after ")
+    assert told == "there may be more:"
+    second = (await penstock(*pages, "--most", "2", "--after", place.strip())).ok()
+    assert [one["instance_id"] for one in first.json() + second.json()] == names[::-1]
+    assert not second.err
+
+
 async def test_why_names_the_consumer_that_the_server_refuses(penstock: CommandLine, link: Connection) -> None:
     """Somebody looks at the splits of the task by a consumer of his own."""
     steps, _ = batch_consumers(link.namespace, "count")
