@@ -94,6 +94,33 @@ class Caller:
         if not self.may_source(f"{platform}/{source}"):
             raise _forbidden()
 
+    @property
+    def is_operator(self) -> bool:
+        """True if neither a tenant nor topics limit the caller."""
+        return not self.tenant and (self._is_whole or "" in self._starts)
+
+    def may_limit(self, kind: str, name: str) -> bool:
+        """True if a rate of this kind, or a flow, is of the token's topics. None is a tenant's."""
+        if self.tenant or self.is_operator:
+            return self.is_operator
+        match kind:
+            case "topic":
+                return self.is_own(name)
+            case "platform" | "source":
+                return self.may_source(name)
+            case _:
+                return self.may_run(name)
+
+    def check_limit(self, kind: str, name: str) -> None:
+        """Raise RefusedRequest if the caller may not see or change this rate or flow."""
+        if not self.may_limit(kind, name):
+            raise _forbidden()
+
+    def check_operator(self) -> None:
+        """Raise RefusedRequest if a tenant or topics limit the caller."""
+        if not self.is_operator:
+            raise _forbidden()
+
     def inner_id(self, instance_id: str) -> str:
         """Return an instance's id as the broker knows it."""
         return self._prefix + instance_id

@@ -22,7 +22,8 @@ async def list_flows(shared: GatewayState, call: HttpCall) -> HttpAnswer:
     """List the flows, a page at a time, each with its last round."""
     with _telling(shared, call):
         asked = query_of(PageQuery, call.query)
-        return HttpAnswer(FlowsShown(*await shared.flows.list(after=asked.after, limit=asked.limit)))
+        found, behind = await shared.flows.list(after=asked.after, limit=asked.limit)
+        return HttpAnswer(FlowsShown([each for each in found if call.caller.may_limit("flow", each.flow)], behind))
 
 
 async def show(shared: GatewayState, call: HttpCall) -> HttpAnswer:
@@ -76,6 +77,8 @@ async def _steered(
 def _telling(shared: GatewayState, call: HttpCall) -> Iterator[None]:
     if call.caller.tenant:
         raise refused(403, "forbidden", "flows are the operator's")
+    if "flow" in call.values:
+        call.caller.check_limit("flow", call.value("flow"))
     with shared.load.work("other", call.caller.key):
         try:
             yield

@@ -43,6 +43,7 @@ async def drain(shared: GatewayState, call: HttpCall) -> HttpAnswer:
     """Deal a zone's shards to the others."""
     zone = call.value("zone")
     with _telling(shared, call):
+        call.caller.check_operator()
         steer = decoded(_steer, call.body or b"{}")
         view = await shared.zones.drain(zone, by=call.caller.name, is_dry=steer.dry_run)
     return _changed(call, "zone.drained", view, zone=zone)
@@ -52,6 +53,7 @@ async def restore(shared: GatewayState, call: HttpCall) -> HttpAnswer:
     """Give a drained zone its shards back."""
     zone = call.value("zone")
     with _telling(shared, call):
+        call.caller.check_operator()
         steer = decoded(_steer, call.body or b"{}")
         view = await shared.zones.restore(zone, by=call.caller.name, is_dry=steer.dry_run)
     return _changed(call, "zone.restored", view, zone=zone)
@@ -72,6 +74,7 @@ async def plan(shared: GatewayState, call: HttpCall) -> HttpAnswer:
 async def change(shared: GatewayState, call: HttpCall) -> HttpAnswer:
     """Change the shard map. The next epoch is in force at once."""
     with _telling(shared, call):
+        call.caller.check_operator()
         view = await shared.zones.apply(decoded(_change, call.body), by=call.caller.name)
     return _changed(call, "zone.map_applied", view)
 

@@ -122,6 +122,45 @@ async def test_a_topic_that_is_not_the_tokens_is_refused_whether_or_not_it_is_th
     assert await status(guarded_gateway, token, "POST", f"/v1/topics/{topic}-a/jobs", {"id": "1"}) == 201
 
 
+async def test_rates_flows_and_zones_beyond_its_topics_are_not_the_tokens(
+    guarded_gateway: SharedGateway, topic: str
+) -> None:
+    own = guarded_gateway.token(f"{topic}-admin", topics=(f"{topic}-own*",), verbs=("add", "read", "admin"))
+    whole = guarded_gateway.token(f"{topic}-whole", topics=("*",), verbs=("add", "read", "admin"))
+    for name in (f"{topic}-own", f"{topic}-other"):
+        assert await status(guarded_gateway, whole, "POST", f"/v1/topics/{name}/jobs", {}) == 201
+        await _until_known(guarded_gateway, whole, name)
+        assert await status(guarded_gateway, whole, "PATCH", f"/v1/rates/topic/{name}", {"rate": 7}) == 200
+    assert await status(guarded_gateway, own, "PATCH", f"/v1/rates/topic/{topic}-own", {"rate": 8}) == 200
+    assert await status(guarded_gateway, own, "GET", f"/v1/rates/topic/{topic}-own") == 200
+    for method, path in (
+        ("PATCH", f"/v1/rates/topic/{topic}-other"),
+        ("GET", f"/v1/rates/topic/{topic}-other"),
+        ("PATCH", "/v1/rates/task/nobody"),
+        ("PATCH", "/v1/flows/nobody"),
+        ("POST", "/v1/flows/nobody/pause"),
+        ("GET", "/v1/flows/nobody"),
+        ("POST", "/v1/zones/nobody/drain"),
+        ("POST", "/v1/zones/nobody/restore"),
+        ("PATCH", "/v1/routing"),
+    ):
+        body = None if method == "GET" else {"rate": 9} if "/rates/" in path else {}
+        assert await status(guarded_gateway, own, method, path, body) == 403, path
+    assert await status(guarded_gateway, whole, "GET", f"/v1/rates/topic/{topic}-other") == 200
+    found: dict[str, list[str]] = {}
+    for token in (own, whole):
+        _, listed = await call(guarded_gateway, token, "GET", "/v1/rates?limit=1000")
+        found[token] = [each["name"] for each in listed["rates"]]
+    assert found[own] == [f"{topic}-own"]
+    assert {f"{topic}-own", f"{topic}-other"} <= set(found[whole])
+
+
+async def _until_known(gateway: SharedGateway, token: str, topic: str) -> None:
+    with anyio.fail_after(30):
+        while await status(gateway, token, "GET", f"/v1/rates/topic/{topic}") != 200:
+            await a_moment()
+
+
 async def test_two_tenants_use_one_topic_and_never_meet(guarded_gateway: SharedGateway, topic: str) -> None:
     north, south = (guarded_gateway.token(f"{topic}-{name}", namespace=f"{topic}{name}") for name in "ns")
     everybody = guarded_gateway.token(topic)

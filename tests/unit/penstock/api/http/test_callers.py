@@ -86,3 +86,35 @@ def test_instances_are_their_tenants_and_tasks_everybodys() -> None:
     assert [one.may_name("acme--b1") for one in (acme, plain, ANYBODY)] == [True, False, True]
     assert ANYBODY.is_of("acme")
     assert ANYBODY.shown_tenant is None
+
+
+@pytest.mark.parametrize(
+    ("patterns", "kind", "name", "may"),
+    [
+        (("x-*",), "topic", "x-mail", True),
+        (("x-*",), "topic", "mail", False),
+        (("x-*",), "topic", "shop--x-mail", False),
+        (("shop--*",), "topic", "shop--mail", True),
+        (("x-*",), "task", "x-mail", True),
+        (("x-*",), "task", "mail", False),
+        (("x-*",), "flow", "mail", False),
+        (("mail",), "flow", "mail", True),
+        (("mall",), "platform", "mall", True),
+        (("mall/s1",), "platform", "mall", False),
+        (("mall/s1",), "source", "mall/s1", True),
+        (("mall/*",), "source", "other/s1", False),
+        (("*",), "topic", "shop--mail", True),
+        (("*",), "source", "mall/s1", True),
+    ],
+)
+def test_a_rate_is_of_the_topics_that_a_token_names(patterns: tuple[str, ...], kind: str, name: str, may: bool) -> None:
+    assert caller(*patterns).may_limit(kind, name) is may
+    assert not caller(*patterns, namespace="shop").may_limit(kind, name)
+    assert ANYBODY.may_limit(kind, name)
+
+
+def test_who_is_limited_is_no_operator() -> None:
+    assert caller("*").is_operator
+    assert ANYBODY.is_operator
+    assert not caller("x-*").is_operator
+    assert not caller("*", namespace="shop").is_operator
