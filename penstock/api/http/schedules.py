@@ -113,11 +113,13 @@ async def remove(shared: GatewayState, call: HttpCall) -> HttpAnswer:
 
 
 def _check_target(call: HttpCall, asked: ScheduleToAdd) -> None:
-    """Raise RefusedRequest for a task that the caller may not run, and for a source, unless the operator asks."""
+    """Raise RefusedRequest for a task or a source that is not among the token's topics."""
     if asked.batch and not call.caller.may_run(asked.batch):
         raise refused(422, "bad", "no such task, or none that you may run", what="batch", value=asked.batch)
     if asked.source and call.caller.tenant:
         raise refused(403, "forbidden", "sources are the operator's", what="source")
+    if asked.source:
+        call.caller.check_source(*asked.source.partition("/")[::2])
 
 
 def _names(call: HttpCall) -> tuple[str, str]:

@@ -155,6 +155,14 @@ async def test_rates_flows_and_zones_beyond_its_topics_are_not_the_tokens(
     assert {f"{topic}-own", f"{topic}-other"} <= set(found[whole])
 
 
+async def test_a_schedule_looks_at_sources_of_its_token_alone(guarded_gateway: SharedGateway, topic: str) -> None:
+    patterns = (f"{topic}-*", "teashop/s1")
+    token = guarded_gateway.token(f"{topic}-looks", topics=patterns, verbs=("read", "admin"))
+    for source, expected in (("teashop/s2", 403), ("teashop/s1", 422)):  # there is none, which is for its token to know
+        wanted = {"name": "looks", "every": "1h", "source": source}
+        assert await status(guarded_gateway, token, "POST", f"/v1/topics/{topic}-a/schedules", wanted) == expected
+
+
 async def _until_known(gateway: SharedGateway, token: str, topic: str) -> None:
     with anyio.fail_after(30):
         while await status(gateway, token, "GET", f"/v1/rates/topic/{topic}") != 200:
