@@ -92,7 +92,9 @@ class Rounds:
         clock: Clock,
         measures: Measures | None = None,
         bounds: WorkBounds | None = None,
+        stop: anyio.Event | None = None,
     ) -> None:
+        self._stop = stop or anyio.Event()
         self._connection = connection
         self._flows = flows
         self._rows = rows
@@ -123,6 +125,10 @@ class Rounds:
             self._measures.flow_round(flow, loaded=report.new, failed=failed)
         return report
 
+    def is_left(self, report: RoundReport) -> bool:
+        """Return whether another node has to go on with a round, since this one stops."""
+        return self._stop.is_set() and report.new < report.asked
+
     async def _made(
         self,
         handler: FlowHandler,
@@ -146,7 +152,7 @@ class Rounds:
         mine = [shard for shard in shards if (not limits.groups or shard in groups) and shard not in busy]
         asked = missing(wanted, in_flight, waiting, most=limits.most_in_flight)
         zone, is_paused = self._bounds.zone_of(limits.zone) or "", partial(self._rows.is_paused, flow)
-        asking = _Asking(self._connection, flow, groups, states, self._clock, zone, is_paused)
+        asking = _Asking(self._connection, flow, groups, states, self._clock, zone, is_paused, self._stop)
         spread = spread_s(rate, every_ms, in_flight)
         deadline_s = began_s + max(LEAST_S, every_ms / 1000)
         await asking.ask(mine, asked, progress.first, spread_s=spread, deadline_s=deadline_s, limits=limits)
@@ -221,7 +227,9 @@ class _Asking:
         clock: Clock,
         zone: str = "",
         is_paused: Callable[[], bool] = lambda: False,
+        stop: anyio.Event | None = None,
     ) -> None:
+        self._stop = stop or anyio.Event()
         self._connection = connection
         self._flow = flow
         self._groups = groups
@@ -237,9 +245,10 @@ class _Asking:
     async def ask(
         self, shards: Sequence[str], total: int, first: int, *, spread_s: float, deadline_s: float, limits: FlowLimits
     ) -> None:
-        """Ask for `total` rows, evenly over `spread_s`, and for what is missing then at once, until the deadline."""
+        """Ask for `total` rows, evenly over `spread_s`, and for what is missing then at once, until the deadline.
+        Nothing more is asked once the node stops."""
         open_shards, left = list(shards), total
-        while open_shards and left > 0 and monotonic_s() < deadline_s:
+        while open_shards and left > 0 and self._goes_on(deadline_s):
             quotas = deal(left, open_shards, first)
             before = self.new
             await self._ask_all(quotas, spread_s, deadline_s, limits)
@@ -248,6 +257,9 @@ class _Asking:
             over = self.short | self.failed.keys()
             open_shards = [one for one in open_shards if one not in over and not self.states[one].busy_ms]
             first += len(quotas)
+
+    def _goes_on(self, deadline_s: float) -> bool:
+        return monotonic_s() < deadline_s and not self._stop.is_set()
 
     async def _ask_all(self, quotas: Mapping[str, int], spread_s: float, deadline_s: float, limits: FlowLimits) -> None:
         """Ask each shard for its quota. A shard that does not answer is left alone for as long as its load may take.
@@ -278,7 +290,8 @@ class _Asking:
             for number, (shard, quota) in enumerate(quotas.items()):
                 wait_s = began_s + spread_s * number / len(quotas) - monotonic_s()
                 if wait_s > AT_LEAST_S:
-                    await anyio.sleep(wait_s)
+                    with anyio.move_on_after(wait_s):
+                        await self._stop.wait()
                 tasks.start_soon(ask, shard, quota)
 
     async def _answer(self, shard: str, quota: int, deadline_s: float) -> ShardLoaded | None:
@@ -287,7 +300,7 @@ class _Asking:
         subject = self._connection.namespace.flow_loads(self._flow, self._groups.get(shard, ANY_GROUP), self._zone)
         ask = LoadShard(flow=self._flow, shard=shard, limit=quota, after=self.states[shard].after)
         may_come = False
-        while monotonic_s() < deadline_s:
+        while self._goes_on(deadline_s):
             if self._is_paused():
                 await anyio.sleep(PAUSED_S)
                 continue

@@ -16,7 +16,7 @@ from actors.flow.handler import FlowContext, FlowHandler
 from actors.flow.loader import Loader
 from actors.flow.rounds import Rounds
 from actors.jobs.worker.handler import Handler
-from actors.jobs.worker.job import Job
+from actors.jobs.worker.job import Job, Retry
 from actors.runtime.logs import fields
 from actors.runtime.rules.bounds import check_own_queue
 from actors.runtime.supervisor import ActorSpec
@@ -52,7 +52,9 @@ class FlowHandlers:
     def _of_rounds(self, flow: FlowHandler) -> Handler:
         async def take(job: Job) -> None:
             assert self.rounds is not None
-            await self.rounds.run(flow, job.due_ms)
+            report = await self.rounds.run(flow, job.due_ms)
+            if report is not None and self.rounds.is_left(report):
+                raise Retry(0, "its node stops, and another one goes on with it")
 
         topic = rounds_topic(flow.flow)
         return Handler(topic=topic, name="rounds", take=take, is_async=True, concurrency=2, ttr_ms=ROUND_TTR_MS)
@@ -148,6 +150,7 @@ async def open_flow_loads(node: Node, handlers: FlowHandlers, engine: JobsEngine
         clock=engine.clock,
         measures=node.measures,
         bounds=node.bounds,
+        stop=node.stop,
     )
     codes = tuple(handlers.codes.values()) if node.config.has_role("worker") else ()
     check_bound = check_own_queue if node.config.hub else lambda _flow, _bound: None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from contextlib import AbstractAsyncContextManager
 from itertools import pairwise
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from streams.clock import now_ms
 from streams.connection import Connection
 from streams.server import EmbeddedServer
 from streams.topology import apply
-from tests.support.command import penstock
+from tests.support.command import Running, penstock
 from tests.support.flow_bank import WITHIN_S, Bank
 from tests.support.moments import a_moment
 from tests.support.server import topology_for
@@ -150,6 +151,35 @@ async def test_a_person_learns_what_a_row_waits_for(bank: Bank) -> None:
         assert "penstock flows resume prizes" in await until("paused", "1", 199)
         with pytest.raises(NotAccepted, match="no flow 'other'"):
             await flows.why("other", "1", 1)
+
+
+async def test_a_node_that_stops_leaves_its_round_to_another_one(bank: Bank) -> None:
+    """The round asks its shards over 36 s, since the rows in flight last for longer."""
+    flows = FlowCalls(ServiceClient(bank.connection, "flow", 30.0))
+
+    def a_node(name: str, *arguments: str) -> AbstractAsyncContextManager[Running]:
+        return bank.node(name, *arguments, FLOW_RATE="1", FLOW_EVERY="1m", FLOW_LEAD="10s")
+
+    async def loaded(count: int) -> None:
+        """Wait until so many rows are in flight or were executed."""
+        with fail_after(WITHIN_S):
+            while (await flows.show("prizes")).in_flight + len(bank.ran()) < count:
+                await a_moment()
+
+    bank.make(tables=10, rows=200)
+    async with a_node("n1") as first, a_node("n2", "--roles", "timer,desk") as second:
+        await first.logged("node.ready")
+        await second.logged("node.ready")
+        await flows.run("prizes")
+        await bank.until(lambda ran: len(ran) >= 5)
+        await flows.run("prizes")
+        await loaded(71)
+        await first.end(signal.SIGTERM)
+        assert not [line for line in first.lines if line["event"] == "node.drain_cut_short"]
+        rounds = (await bank.progress()).rounds
+        assert [one.asked - one.new for one in rounds] == [0, rounds[-1].asked - 1], "what it did is noted"
+        async with a_node("n3"):
+            await loaded(72)
 
 
 async def test_a_person_learns_that_no_round_loads_a_row(bank: Bank) -> None:
