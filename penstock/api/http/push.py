@@ -63,8 +63,8 @@ class Credit:
             return
         for receipt, job in list(self._held.items())[:LOOKS]:
             now = await shared.desk.peek(job.topic, job.id)
-            del self._held[receipt]
-            if now is not None and now.state == "reserved" and now.attempts == job.attempt:
+            is_held = self._held.pop(receipt, None) is not None  # it may have been settled meanwhile
+            if is_held and now is not None and now.state == "reserved" and now.attempts == job.attempt:
                 self._held[receipt] = job  # behind the others, which are checked next time
 
 
