@@ -53,7 +53,9 @@ class FlowJobsDoor(Protocol):
 
     def is_paused(self, flow: str) -> bool: ...
 
-    async def in_flight(self, flow: str) -> int: ...
+    async def in_flight(self, flow: str) -> int:
+        """Return how many rows are loaded and not executed, with those that wait for another attempt or a free slot."""
+        ...
 
     async def change(self, flow: str, **values: object) -> None:
         """Set the rate, or the pause, of a flow's rows. Raises BadSetting."""
@@ -89,8 +91,9 @@ class FlowJobsDoor(Protocol):
 
 
 class FlowView(Struct, frozen=True, kw_only=True):
-    """A flow as people see it. `every`: the interval now. `in_flight`: rows that are loaded and not executed. `rounds`:
-    the latest ones, the oldest first. `warnings`: what the settings want and is not there now."""
+    """A flow as people see it. `every`: the interval now. `in_flight`: rows that are loaded and not executed, with
+    those that wait for another attempt or a free slot. A round counts without them. `rounds`: the latest ones, the
+    oldest first. `warnings`: what the settings want and is not there now."""
 
     flow: str
     app: str

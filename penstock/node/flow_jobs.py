@@ -64,7 +64,7 @@ class FlowJobs:
         return self._topics.current(rows_topic(flow)).is_paused
 
     async def in_flight(self, flow: str) -> int:
-        return (await self.loaded(flow))[0]
+        return sum(await self.loaded(flow))
 
     async def loaded(self, flow: str) -> tuple[int, int]:
         counts = await self._store.count(rows_topic(flow))
