@@ -162,7 +162,7 @@ def http_date_ms(text: str) -> int | None:
     try:
         hour, minute, second = map(int, parts[4].split(":"))
         at = datetime(int(parts[3]), _MONTHS[parts[2]], int(parts[1]), hour, minute, min(second, 59), tzinfo=UTC)
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
     return int(at.timestamp()) * 1000
 

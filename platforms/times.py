@@ -13,6 +13,7 @@ from platforms.errors import BadDeclaration
 
 EARLIEST_MS = 946_684_800_000  # 2000-01-01: an order time before it is a default that slipped through
 LATEST_MS = 4_070_908_800_000  # 2099-01-01: so is one after it
+_FARTHEST = 1e300  # a float above it has no milliseconds
 _JUMPS_FROM_MS = 1_704_067_200_000  # 2024
 _MONTH_MS = 30 * 86_400_000
 _MILLISECOND = timedelta(milliseconds=1)
@@ -116,6 +117,8 @@ def _number(value: WireTime, scale: int) -> int:
         if not (value.isascii() and value.isdecimal()):
             raise ValueError(f"time {value[:40]!r} is no number")
         value = int(value)
+    if abs(value) > _FARTHEST:
+        raise ValueError(f"time {value!r} is no time of these years")
     return int(value * scale)
 
 

@@ -46,6 +46,7 @@ def test_retry_after_is_a_bounded_wait_or_nothing(headers: dict[str, str], wait_
         ("Sunday, 06-Nov-94 08:49:37 GMT", None),
         ("Sun, 06 Foo 1994 08:49:37 GMT", None),
         ("Sun, 06 Nov 1994 08:49 GMT", None),
+        ("Sun, 06 Nov 99999999999999999999 08:49:37 GMT", None),
         ("", None),
     ],
 )

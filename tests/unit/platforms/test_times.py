@@ -46,6 +46,7 @@ def test_a_wall_time_that_means_two_instants_or_none_is_left_open(text: str) -> 
         (TimeStyle("unix_s"), "-5", "is no number"),
         (TimeStyle("unix_ms"), 0, "between the years 2000 and 2099"),
         (TimeStyle("unix_s"), 1_700_000_000_000, "between the years 2000 and 2099"),
+        (TimeStyle("unix_s"), 1e306, "is no time of these years"),
         (TimeStyle("iso_z"), "1970-01-01T00:00:00Z", "between the years 2000 and 2099"),
         (TimeStyle("iso_z"), "2099-01-01T00:00:00Z", "between the years 2000 and 2099"),
         (BERLIN, "0001-01-01 00:00:00", "between the years 2000 and 2099"),
