@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Struct
 
 from platforms.adapter import Page, Row
-from platforms.bounds import RequestedBounds
+from platforms.bounds import RequestedBounds, until_ms
 from platforms.declared_file import AdapterFile
 from platforms.fields import steps_of, value_at
 from platforms.mending import read_json
@@ -150,6 +150,43 @@ def row_hints(file: AdapterFile, row: Any) -> list[str]:
     return hints
 
 
+def record_hints(file: AdapterFile, rows: Sequence[Row]) -> list[str]:
+    """Return why the key is none, and why the version does not rise with each change."""
+    record, hints = file.record, list[str]()
+    keys = len({row.key for row in rows})
+    if 0 < 2 * keys <= len(rows) and file.pages.total_counts == "orders":
+        hints.append(f"[record] key: {record.key!r} has {keys} values in {len(rows)} rows, so it is no key of an order")
+    is_listed = file.detail is None or file.detail.version is None
+    if (
+        is_listed
+        and record.version.kind == "number"
+        and len(rows) > 1
+        and all(str(row.version) == row.key for row in rows)
+    ):
+        hints.append(f"[record] version: {record.version.path!r} is the key, which no change of an order raises")
+    if record.modified is None:
+        return hints
+    older = sum(row.modified_ms is not None and until_ms(row.version) <= row.modified_ms for row in rows)
+    is_other = is_listed and record.version.kind == "time" and record.version.path != record.modified.path
+    if is_other and older:
+        hints.append(
+            f"[record] version: in {older} of {len(rows)} orders {record.version.path!r} is earlier than "
+            f"{record.modified.path!r}, so it does not rise with each change"
+        )
+    return hints
+
+
+def creation_hint(file: AdapterFile) -> str:
+    """Return why the one list of a file may show no change."""
+    modified = file.record.modified
+    if modified is None or file.window.time != "updated" or "creat" not in modified.path.lower():
+        return ""
+    return (
+        f"[record] modified: {modified.path!r} looks like the time of the creation. By that no change of an order is "
+        'seen: ask by the last change, or say [window] time = "created"'
+    )
+
+
 def _missing(where: str, path: str, value: Any, found: Sequence[Leaf], hints: Sequence[str]) -> str:
     what = f"the rows have no {path!r}" if value is None else f"{path!r} is {shown(value)}, and no text or number"
     return f"{where}: {what}; they have {names(found)}{_guess(path, found, hints)}"
@@ -230,6 +267,11 @@ def envelope_hints(file: AdapterFile, answer: Any, page: Page) -> list[str]:
         hints.append(
             f"[pages] total: {pages.total!r} is {page.total}, and the answer has {count} rows; larger numbers in it: "
             f"{names(larger)}{_guess(pages.total, larger, _TOTALS)}"
+        )
+    if page.total and not count:
+        hints.append(
+            f"[pages] first: the first page has none of the {page.total} orders of the total; the platform may count "
+            "its pages from another number"
         )
     is_full = count >= pages.size or (page.total or 0) > len(page.rows)
     if pages.next and page.next is None and at(answer, pages.next) is None and is_full:

@@ -20,10 +20,12 @@ from penstock.admin.trial_client import TrialClient, TrialLog, TrialRefused, Tri
 from penstock.times import span_text, time_text
 from platforms.adapter import Account, Adapter, BadRow, Declaration, Page
 from platforms.bounds import Window
+from platforms.declared import DeclaredAdapter
 from platforms.declared_file import AdapterFile
 from platforms.diagnosis import (
     FieldReading,
     at,
+    creation_hint,
     decoded,
     envelope_hints,
     first_fields,
@@ -31,6 +33,7 @@ from platforms.diagnosis import (
     is_outside,
     leaves,
     outside_hint,
+    record_hints,
     row_hints,
     sent,
     shown,
@@ -56,6 +59,7 @@ __all__ = [
 ]
 
 MOST_BAD = 5
+SOON_MS, OLD_MS, FAR_MS = 900_000, 3_600_000, 14 * 3_600_000
 HISTORY_MS = 90 * 86_400_000
 
 Verdict = Literal["proven", "unproven", "short", "window ignored", "failed"]
@@ -161,6 +165,8 @@ async def try_adapter(
         tried[name] = await _try_list(each, account, window, stored, transport, now_ms)
         account = tried[name].account
     trial = tried[""].trial if "" in tried else _together(adapter, window, tried)
+    if trial.orders and isinstance(adapter, DeclaredAdapter) and not trial.lists:
+        trial.hints += filter(None, [creation_hint(adapter.file)])
     if trial.orders or trial.verdict in ("proven", "unproven"):
         longest_ms = max(each.longest_answer_ms for each in tried.values())
         trial.cost = cost_of(adapter.declaration, window, trial.orders, slice_ms, longest_ms)
@@ -277,6 +283,9 @@ async def _try(client: TrialClient[AdapterTrial], window: Window) -> set[str]:
     if any("ignores it" in hint and "window." in hint for hint in trial.hints):
         trial.verdict, trial.why = "window ignored", "the platform lists the same orders for any window"
         return set()
+    if first is not None and first.total and not first.rows and not first.bad:
+        trial.why = f"the first page is empty, and the total is {first.total}"
+        return set()
     if trial.hints and first is not None and not first.rows and first.bad:
         trial.why = f"{len(first.bad)} of {len(first.bad)} rows cannot be read; the first: {first.bad[0].reason}"
         return set()
@@ -285,6 +294,7 @@ async def _try(client: TrialClient[AdapterTrial], window: Window) -> set[str]:
     if found.keys and trial.verdict in ("proven", "unproven", "short"):
         await _try_halves(client, window, found)
         await _try_bounds(client, window, found)
+        await _try_zone(client, window, found)
     elif not found.keys:
         trial.hints.append("--from: there are no orders in this window; take a longer one to see rows")
     return found.keys
@@ -350,6 +360,7 @@ def _look(client: TrialClient[AdapterTrial], page: Page) -> None:
         trial.first = first_fields(file, rows[0], page.rows[0] if page.rows else None)
         if page.bad:
             trial.hints += row_hints(file, decoded(page.bad[0].body)) if _is_json(page.bad[0].body) else []
+    trial.hints += record_hints(file, page.rows)
     trial.hints += envelope_hints(file, answer, page)
     trial.hints += told_hints(file, answer, client.headers)
     hint = size_hint(file, page)
@@ -551,6 +562,29 @@ async def _try_bounds(client: TrialClient[AdapterTrial], window: Window, found: 
             f'[window] upper = "excludes": asked for all up to {time_text(at_ms)}, the platform leaves out the order '
             "of exactly that time"
         )
+
+
+async def _try_zone(client: TrialClient[AdapterTrial], window: Window, found: _Found) -> None:
+    """Ask for what is still to come. Orders of that are from the past, in another zone than the file says. The other
+    mistake, by which all that is new is still to come, shows in nothing but the age of the newest order."""
+    bounds, trial = client.declared.window.bounds, client.log
+    if bounds.time.format in ("unix_s", "unix_ms") or "absent" in (bounds.lower, bounds.upper):
+        return
+    start_ms = client.now_ms + SOON_MS
+    try:
+        page = await client.page(Window(start_ms, start_ms + min(FAR_MS, client.declared.window.longest_ms)), None)
+    except (TrialRefused, PlatformError):
+        page = None  # many platforms refuse to be asked for it
+    rows = [] if page is None or trial.verdict == "window ignored" else page.rows
+    if rows and all(row.modified_ms is None or row.modified_ms > client.now_ms for row in rows):
+        trial.hints.append(
+            f"[window] zone: the platform lists {len(rows)} orders of a time that is still to come by the file: its "
+            "wall time is that of a zone further east"
+        )
+    newest_ms = max((at_ms for at_ms in found.rows.values() if at_ms is not None), default=window.end_ms)
+    old_ms = client.now_ms - newest_ms
+    if old_ms > OLD_MS > client.now_ms - window.end_ms:
+        trial.why += f". The newest order is {span_text(old_ms)} old: if there were others since, look at [window] zone"
 
 
 def cost_text(cost: TrialCost) -> str:

@@ -3,12 +3,15 @@
 import json
 import time
 from collections.abc import AsyncIterator
+from datetime import datetime, timedelta, timezone
 from importlib.resources import files
 from pathlib import Path
 
 import anyio
 import anyio.to_thread
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 from typer.testing import CliRunner
 
 from actors.runtime.transport import open_transport
@@ -167,6 +170,47 @@ async def test_a_usual_mistake_is_named(shop: Teashop, tmp_path: Path, mistake: 
     told = await tried(shop, tmp_path / "tea.toml", RIGHT.replace(right, wrong))
     assert (told.code, sign in told.out) == (1, True), told.out
     assert KEY not in told.out + told.err
+
+
+@pytest.mark.parametrize(
+    ("zone", "modified", "code", "sign"),
+    [
+        ("Asia/Shanghai", True, 0, "verdict: proven"),
+        ("UTC", True, 1, "look at [window] zone: the platform lists "),
+        ("UTC", False, 1, "look at [window] zone: the platform lists "),
+        ("Asia/Tokyo", True, 0, ". The newest order is 1h"),
+    ],
+)
+async def test_a_wall_time_of_another_zone_is_named_or_said(
+    tmp_path: Path, zone: str, modified: bool, code: int, sign: str
+) -> None:
+    """A platform in Shanghai. To a file that says another zone for all times, all fits. Of a zone further west, orders
+    of the future are there. Of one further east, the newest ones are still to come."""
+    now_s, east, form = int(time.time()), timezone(timedelta(hours=8)), "%Y-%m-%d %H:%M:%S"
+    orders = [datetime.fromtimestamp(now_s - 90 * number, east).strftime(form) for number in range(1, 400)]
+
+    async def answer(request: web.Request) -> web.Response:
+        found = [at for at in orders if request.query["from"] <= at <= request.query["to"]]
+        rows = [{"id": f"o{at}", "rev": 1, "at": at} for at in found]
+        return web.json_response({"orders": rows, "total": len(rows)})
+
+    text = f"""
+    name = "wall"
+    request = {{ path = "/orders", params = {{ from = "{{window.start}}", to = "{{window.end}}" }} }}
+    window = {{ upper = "includes", format = "wall", zone = "{zone}", step = "1s" }}
+    pages = {{ size = 1000, total = "total" }}
+    [record]
+    rows = "orders"
+    key = "id"
+    version = {{ kind = "number", path = "rev" }}
+    """
+    text += f'modified = {{ path = "at", format = "wall", zone = "{zone}" }}' if modified else ""
+    app = web.Application()
+    app.router.add_get("/orders", answer)
+    async with TestServer(app) as server:
+        url = f"http://127.0.0.1:{server.port}"
+        told = await run_try(tmp_path / "wall.toml", text, "--account", f"base_url={url}", "--from", "-10h")
+    assert (told.code, sign in told.out) == (code, True), told.out
 
 
 async def test_ten_mistakes_are_mended_one_after_the_other_by_the_output_alone(shop: Teashop, tmp_path: Path) -> None:

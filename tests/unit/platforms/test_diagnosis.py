@@ -10,6 +10,7 @@ from platforms.bounds import RequestedBounds
 from platforms.declared import DeclaredAdapter
 from platforms.diagnosis import (
     Leaf,
+    creation_hint,
     decoded,
     envelope_hints,
     first_fields,
@@ -18,6 +19,7 @@ from platforms.diagnosis import (
     is_outside,
     leaves,
     outside_hint,
+    record_hints,
     row_hints,
     rows_hint,
     sent,
@@ -227,3 +229,44 @@ def test_values_are_shown_short_and_lists_are_not_entered() -> None:
     ]
     with pytest.raises(ValueError, match="the answer is no JSON"):
         decoded(b"<html>")
+
+
+@pytest.mark.parametrize(
+    ("record", "pages", "rows", "hint"),
+    [
+        ({}, {}, [("7", 3, AT), ("8", 3, AT)], ""),
+        ({}, {}, [], ""),
+        ({"version": {"kind": "number", "path": "number"}}, {}, [("7", 7, AT), ("8", 8, AT)], "'number' is the key"),
+        ({"version": {"kind": "number", "path": "number"}}, {}, [("7", 7, AT)], ""),
+        ({}, {}, [("3", 1, AT), ("3", 2, AT)], "[record] key: 'number' has 1 values in 2 rows"),
+        ({}, {"total_counts": "rows"}, [("3", 1, AT), ("3", 2, AT)], ""),
+        (
+            {"version": {"kind": "time", "path": "placed"}},
+            {},
+            [("7", AT, AT), ("8", AT - 60_000, AT), ("9", AT + 1, AT)],
+            "in 1 of 3 orders 'placed' is earlier than 'updated'",
+        ),
+        ({"version": {"kind": "time", "path": "updated"}}, {}, [("8", AT - 60_000, AT)], ""),
+    ],
+)
+def test_a_key_or_version_that_is_none_is_named(
+    record: dict[str, Any], pages: dict[str, Any], rows: list[tuple[str, int, int]], hint: str
+) -> None:
+    file = file_with(record={**RECORD, **record}, pages={**PAGES, **pages}).file
+    hints = record_hints(file, [Row(key, version, at_ms, b"{}") for key, version, at_ms in rows])
+    assert [hint in each for each in hints] == [True] * bool(hint)
+
+
+def test_a_list_by_creation_shows_no_change_unless_the_file_says_so() -> None:
+    record = {**RECORD, "modified": {"path": "created_at"}}
+    assert "'created_at' looks like the time of the creation" in creation_hint(file_with(record=record).file)
+    assert creation_hint(file_with().file) == ""
+    file = adapter(record=record, pages={"style": "one"}, window={"time": "created"}).file
+    assert creation_hint(file) == ""
+
+
+def test_a_first_page_without_orders_of_its_total_is_named() -> None:
+    file, answer = file_with().file, {"data": {"orders": []}, "meta": {"count": 9, "cursor": None}}
+    assert (
+        "[pages] first: the first page has none of the 9 orders" in envelope_hints(file, answer, Page([], total=9))[0]
+    )
