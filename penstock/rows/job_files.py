@@ -2,7 +2,8 @@
 
 After a stop, all lines before the named line are added, so that a person can go on from there. A node's refusal (a
 quota, a value out of range) is known only with the answers of its batch, so the batch of that line is added as far as
-possible.
+possible. What no node took, or whose outcome nobody knows, is no bad line: its add is repeated until it is known. If it
+stays so, the file ends before its batch.
 """
 
 from __future__ import annotations
@@ -15,20 +16,25 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
+import anyio
 from msgspec import Struct
+from msgspec.structs import replace
 
 from actors.jobs.rules.job_answers import Added, NotAdded
-from penstock.errors import PenstockError, UsageError
+from penstock.errors import PenstockError, Timeout, Unavailable, UsageError
 from penstock.rows.job_rows import BadJobRow, Defaults, Read, read_rows
 from penstock.rows.own_pace import OwnPace
 from streams.clock import now_ms
 from streams.job_messages import NewJob
+from streams.nonces import fresh_nonce
 
 __all__ = ["SubmitReport", "add_rows", "open_rows"]
 
 MOST_IN_BATCH = 1_000
 BATCH_BYTES = 4 * 1024 * 1024
 STDIN = "-"
+AGAIN_S = (0.5, 1.0, 2.0, 4.0, 8.0, 8.0, 8.0)
+"""Seconds before each further try of adds that are not known, or that no node took."""
 
 AddMany = Callable[[Sequence[NewJob]], Awaitable[Sequence[Added | NotAdded]]]
 
@@ -91,13 +97,35 @@ async def add_rows(
     return told
 
 
+async def _answers(add: AddMany, jobs: Sequence[NewJob]) -> Sequence[Added | NotAdded]:
+    """Return the reply to each add. One that is not known has the same nonce in each try, so it adds no second job."""
+    known: dict[int, Added | NotAdded] = {}
+    trouble = PenstockError()
+    for wait_s in (0.0, *AGAIN_S):
+        await anyio.sleep(wait_s)
+        left = [at for at in range(len(jobs)) if at not in known]
+        try:
+            answers = await add([jobs[at] for at in left])
+        except (Timeout, Unavailable) as error:
+            trouble = error
+            continue
+        for at, answer in zip(left, answers, strict=True):
+            if isinstance(answer, NotAdded) and answer.code in ("unknown", "unavailable"):
+                trouble = PenstockError(answer.reason)
+            else:
+                known[at] = answer
+        if len(known) == len(jobs):
+            return [known[at] for at in range(len(jobs))]
+    raise trouble
+
+
 async def _flush(add: AddMany, batch: Sequence[Read], told: SubmitReport) -> bool:
     """Add a batch. Return whether any job of it was refused."""
     if not batch:
         return False
     first, last, before = batch[0].line, batch[-1].line, len(told.bad)
     try:
-        answers = await add([row.job for row in batch])
+        answers = await _answers(add, [replace(row.job, nonce=row.job.nonce or fresh_nonce()) for row in batch])
     except PenstockError as error:
         raise PenstockError(f"lines {first} to {last}: {error}; --from-line {first} goes on with them") from error
     for row, answer in zip(batch, answers, strict=True):

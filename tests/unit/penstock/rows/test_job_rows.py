@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.jobs.rules.job_answers import Added, NotAdded
-from penstock.errors import PenstockError, UsageError
+from actors.jobs.rules.job_answers import Added, Code, NotAdded
+from penstock.errors import PenstockError, Timeout, Unavailable, UsageError
 from penstock.rows.job_files import SubmitReport, add_rows, open_rows
 from penstock.rows.job_rows import LONGEST_LINE, BadJobRow, Defaults, Read, read_body, read_due, read_rows, read_span
 from streams.clock import monotonic_s
@@ -249,6 +249,43 @@ async def test_broken_lines_are_left_out_if_so_asked() -> None:
     taker = Taker("30", "1400")
     found = await told(taker, numbered(1500, broken=[7, 1200]), skips_bad=True)
     assert (found.added, [bad.line for bad in found.bad], found.next_line) == (1496, [7, 30, 1200, 1400], 0)
+
+
+class Troubled(Taker):
+    """It answers like this at first: with nothing, with adds that are not known, or as a whole that is not there."""
+
+    def __init__(self, *troubles: Code | type[PenstockError]) -> None:
+        super().__init__()
+        self._troubles = list(troubles)
+        self.nonces: set[str] = set()
+
+    async def __call__(self, jobs: Sequence[NewJob]) -> list[Added | NotAdded]:
+        self.nonces.update(each.nonce for each in jobs)
+        trouble = self._troubles.pop(0) if self._troubles else "ok"
+        if not isinstance(trouble, str):
+            raise trouble("no answer")
+        if trouble == "ok":
+            return await super().__call__(jobs)
+        return [NotAdded(code=trouble, reason="the server is gone"), *await super().__call__(jobs[1:])]
+
+
+async def test_what_is_not_known_is_asked_for_again_under_its_nonce(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.rows.job_files.AGAIN_S", (0.0,) * 4)
+    taker = Troubled(Timeout, "unknown", Unavailable, "unavailable")
+    found = await told(taker, numbered(1200))
+    assert (found.added, found.bad, found.next_line) == (1200, [], 0)
+    assert sorted(taker.taken, key=int) == [str(n) for n in range(1, 1201)]
+    assert (len(taker.nonces), "" in taker.nonces) == (1200, False)
+
+
+@pytest.mark.parametrize("trouble", ["unknown", Timeout])
+@pytest.mark.parametrize("skips_bad", [True, False])
+async def test_what_stays_unknown_ends_the_file_before_its_batch(
+    monkeypatch: pytest.MonkeyPatch, trouble: Code | type[PenstockError], skips_bad: bool
+) -> None:
+    monkeypatch.setattr("penstock.rows.job_files.AGAIN_S", (0.0,) * 4)
+    with pytest.raises(PenstockError, match=r"lines 1 to 1000: .*; --from-line 1 goes on with them"):
+        await told(Troubled(*[trouble] * 5), numbered(1500), skips_bad=skips_bad)
 
 
 async def test_what_a_node_refuses_stops_after_its_batch() -> None:
