@@ -85,4 +85,5 @@ class Obstacles:
             if refused.err_code != NO_CONSUMER:
                 raise
             return NOT_READY._replace(waiting=1)
-        return Queue(found.seq <= info["delivered"]["stream_seq"], info["num_pending"], held=info["num_ack_pending"])
+        ahead = found.seq - info["delivered"]["stream_seq"]  # no more than these have been stored since
+        return Queue(ahead <= 0, info["num_pending"], held=info["num_ack_pending"], ahead=ahead)

@@ -37,9 +37,10 @@ class JobWhy(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 class Queue(NamedTuple):
     """The ready jobs of a topic and priority. `is_delivered`: the job in question was given to a node. `waiting`: how
-    many were not. `held`: how many the nodes have. `full`: that all slots of the job's key are taken, in words, empty
-    if one is free. `is_put_off`: the job found no slot, and is looked at later.
-    `unmade`: why none of the nodes could make the consumer, empty if one could."""
+    many were not. `ahead`: how many of them are handed out up to the job in question, at most. `held`: how many the
+    nodes have. `full`: that all slots of the job's key are taken, in words, empty if one is free. `is_put_off`: the job
+    found no slot, and is looked at later. `unmade`: why none of the nodes could make the consumer, empty if one
+    could."""
 
     is_delivered: bool
     waiting: int
@@ -47,6 +48,7 @@ class Queue(NamedTuple):
     is_put_off: bool = False
     held: int = 0
     unmade: str = ""
+    ahead: int | None = None
 
 
 def why(
@@ -97,7 +99,8 @@ def _obstacle(
         return "at_work", f"a node has it, and runs it or runs it next ({some_of(nodes, MOST_NAMED)})", 0
     waiting = f"{queue.waiting} ready jobs of its topic and priority wait"
     if settings.rate:
-        until_ms = now_ms + math.ceil(1000 * queue.waiting / settings.rate)
+        ahead = queue.waiting if queue.ahead is None else min(queue.waiting, queue.ahead)
+        until_ms = now_ms + math.ceil(1000 * ahead / settings.rate)
         return "rate", f"{waiting}, and {settings.rate:g} a second are handed out", until_ms
     return "turn", f"{waiting}, and the places of the nodes are taken ({some_of(nodes, MOST_NAMED)})", 0
 

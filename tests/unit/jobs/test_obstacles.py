@@ -63,6 +63,8 @@ def test_the_end_of_an_obstacle_is_told_where_it_is_known() -> None:
     assert of("delayed", due_ms=NOW_MS + 5).until_ms == NOW_MS + 5
     assert of("reserved", until_ms=NOW_MS + 7).until_ms == NOW_MS + 7
     assert of(rate=10.0).until_ms == NOW_MS + 3_000
+    assert of(rate=10.0, queue=WAITING._replace(ahead=1)).until_ms == NOW_MS + 100, "it is the next one"
+    assert of(rate=10.0, queue=WAITING._replace(ahead=900)).until_ms == NOW_MS + 3_000
     assert of().until_ms == 0
 
 
