@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.steady import IN_MEMORY, has_room
+
 ROOT = Path(__file__).parents[3]
 NO_OTHER_PLUGINS = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": "-p xdist.plugin"}
 COUNTING = """
@@ -51,6 +53,22 @@ def test_a_module_is_compiled_once_though_nothing_may_be_written_beside_it(tmp_p
     assert steady(tmp_path, PYTHONDONTWRITEBYTECODE="1", PYTHONPYCACHEPREFIX="").returncode == 0
     assert [path.parent.name for path in tmp_path.rglob("module.*.pyc")] == [tmp_path.name]
     assert not (tmp_path / "__pycache__").exists()
+
+
+@pytest.mark.parametrize("given", ["", "here"])
+def test_files_are_in_memory_where_it_has_room_and_nobody_names_another_place(
+    tmp_path: Path, given: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TMPDIR", raising=False)
+    if not given and not has_room(IN_MEMORY):
+        pytest.skip(f"{IN_MEMORY} has no room for a run")
+    wanted = tmp_path / given if given else IN_MEMORY
+    wanted.mkdir(exist_ok=True)
+    (tmp_path / "test_it.py").write_text(
+        f"import tempfile\n\ndef test_one():\n    assert tempfile.gettempdir() == {str(wanted)!r}\n"
+    )
+    ended = steady(tmp_path, **({"TMPDIR": str(wanted)} if given else {}))
+    assert ended.returncode == 0, ended.stdout
 
 
 def steady(folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
