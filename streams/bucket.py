@@ -241,6 +241,11 @@ class Bucket(Generic[T]):
             raise Repeated("it was stored before, and deleted since", subject=subject)
         return revision if _is_deleted(headers) else None
 
+    @property
+    def is_clustered(self) -> bool:
+        """Whether several servers keep it, as far as this connection knows."""
+        return self._connection.is_clustered
+
     async def server_now_ms(self) -> int:
         """Return the time by the clock that `stored_ms` comes from, a moment ago. Raises NoStream, Disconnected."""
         answer = await self._connection.api(f"STREAM.INFO.{self._stream}", domain=self.domain)

@@ -47,6 +47,8 @@ BEATS = 0.3
 """Share of the TTL between two heartbeats. Three fit into the TTL, so two may be lost."""
 SILENT_BEATS = 2
 """If we miss this many heartbeats of our own, we hear nobody's."""
+ANEW_S, AGAIN_S = 2.5, 0.25
+"""By then each live node has written again, once several servers have a leader. How often it is looked for."""
 LOOK_S = 0.5
 LATE_S = 1.0
 """If a look is this late, the event loop was blocked or the process stopped, and heartbeats wait unread."""
@@ -387,8 +389,19 @@ def is_fresh(stored_ms: int, now_ms: float, ttl_s: float = TTL_S) -> bool:
 
 
 async def living(bucket: Bucket[bytes]) -> list[NodeRecord]:
-    """Return the records of the live nodes, for a caller that reads once. Records that do not decode are left out.
-    Raises NoStream, Disconnected."""
+    """Return the records of the live nodes, for a caller that reads once. Records that do not decode are left out. On
+    several servers there may be none for a moment: nothing was written while they chose a leader, or a former one
+    answers that has stood still. So it is read again until each live node has written anew. Raises NoStream,
+    Disconnected."""
+    deadline_s = monotonic_s() + (ANEW_S if bucket.is_clustered else 0)
+    found = await _read_living(bucket)
+    while not found and monotonic_s() < deadline_s:
+        await anyio.sleep(AGAIN_S)
+        found = await _read_living(bucket)
+    return found
+
+
+async def _read_living(bucket: Bucket[bytes]) -> list[NodeRecord]:
     entries, now_ms = await bucket.entries(), await bucket.server_now_ms()
     found: list[NodeRecord] = []
     for entry in entries:

@@ -9,13 +9,14 @@ import anyio
 import msgspec
 import pytest
 
+from actors.runtime.membership import ANEW_S, Members, NameTaken, NodeRecord, Status, decode_node, living
 from actors.runtime.membership import TTL_S as TTL_S_OF_ALL
-from actors.runtime.membership import Members, NameTaken, NodeRecord, Status, decode_node, living
 from actors.runtime.store_notices import turn_of
 from actors.runtime.supervisor import ActorState
 from streams.bucket import Bucket
-from streams.clock import SYSTEM
+from streams.clock import SYSTEM, monotonic_s
 from streams.connection import Connection, connect
+from streams.entries import Entry
 from streams.fetch_messages import FetchEvent, NodeJoined, NodeLeft
 from streams.publisher import Publisher
 from streams.server import EmbeddedServer, embedded_server
@@ -24,6 +25,7 @@ from streams.subjects import Namespace
 from streams.topology import apply
 from tests.support.moments import a_moment
 from tests.support.proxy import proxy
+from tests.support.server import Reachable, topology_for
 
 TTL_S = 2
 
@@ -62,7 +64,7 @@ class Node:
 
 @asynccontextmanager
 async def node(
-    server: EmbeddedServer, namespace: Namespace, name: str, *, run: str = "", started_ms: int = 1
+    server: Reachable, namespace: Namespace, name: str, *, run: str = "", started_ms: int = 1
 ) -> AsyncIterator[Node]:
     """Make a node; its `members.run` is the test's to start."""
     async with connect(server.url, name=name, namespace=namespace) as connection, Publisher(connection) as publisher:
@@ -184,6 +186,32 @@ async def test_who_reads_once_is_told_of_the_living_alone(server: EmbeddedServer
         await a_ghost(a, TTL_S_OF_ALL)
         await tasks.start(a.members.run)
         assert [record.node for record in await living(a.bucket)] == ["a"]
+        tasks.cancel_scope.cancel()
+
+
+class BehindAtFirst(Bucket[bytes]):
+    """As a former leader reads it that has stood still: what was stored before has expired."""
+
+    reads = 0
+
+    async def entries(self, pattern: str = ">", *, timeout_s: float = 30.0) -> list[Entry[bytes]]:
+        self.reads += 1
+        return [] if self.reads <= 2 else await super().entries(pattern, timeout_s=timeout_s)
+
+
+@pytest.mark.parametrize("server", ["three"], indirect=True, scope="session")
+async def test_on_three_servers_no_node_is_said_to_live_only_if_none_writes_anew(
+    server: Reachable, connection: Connection, publisher: Publisher, namespace: Namespace
+) -> None:
+    await apply(connection, topology_for(connection))
+    bucket = BehindAtFirst(connection, publisher, namespace.bucket("NODES"), bytes)
+    began_s = monotonic_s()
+    assert await living(bucket) == []
+    assert monotonic_s() - began_s >= ANEW_S
+    async with node(server, namespace, "a") as a, anyio.create_task_group() as tasks:
+        await tasks.start(a.members.run)
+        bucket.reads = 0
+        assert [record.node for record in await living(bucket)] == ["a"]
         tasks.cancel_scope.cancel()
 
 
