@@ -82,13 +82,15 @@ class Grants:
     async def _ask(
         self, source: SourceKey, account: Account, claimed: _Found, ask: Callable[[Values], Awaitable[Values]]
     ) -> Values:
+        """Ask, and store the answer. A refresh key may be void once it is sent: whatever ends this attempt, the answer
+        is awaited, and kept. `ask` has a limit of its own."""
         try:
-            values = {**(claimed.values or {}), **await ask(claimed.values or {})}
+            with anyio.CancelScope(shield=True):
+                values = {**(claimed.values or {}), **await ask(claimed.values or {})}
         except BaseException:
             with anyio.CancelScope(shield=True), anyio.move_on_after(SPARE_S):
                 await self._store(source, claimed, SealedGrant(claimed.record.sealed))
             raise
-        # a refresh key may be void once it was used: nothing may stop us from keeping the new one
         with anyio.CancelScope(shield=True):
             await self._store(source, claimed, SealedGrant(_seal(account, values)))
         return values

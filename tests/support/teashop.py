@@ -10,6 +10,7 @@ POST /graphql   {"query": …, "variables": {"first", "after", "since", "until"}
 
 from __future__ import annotations
 
+import asyncio
 import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -39,6 +40,8 @@ class Teashop:
         self.logins: list[str] = []
         """The keys that were shown, in their order."""
         self.session_length = 60
+        self.login_s = 0.0
+        """How long a login takes, after the key was used."""
         self.refuses = 0.0
         """This part of the requests is answered by 429, without a header."""
         self.changes_each = 0
@@ -110,6 +113,7 @@ class Teashop:
         if shown != (f"refresh-{len(self.logins)}" if self.logins else KEY):
             return web.json_response({"fault": {"text": f"{shown} was used before"}}, status=401)
         self.logins.append(shown)
+        await asyncio.sleep(self.login_s)
         self._session_left = self.session_length
         answer = web.json_response({"session": f"session-{len(self.logins)}"})
         answer.set_cookie("other", "1")

@@ -186,16 +186,24 @@ async def test_a_shop_that_finds_so_many_orders_at_most_and_says_none_while_it_i
     """Each list ends after 90 orders, on all pages together, with a total of 90. Each fifth answer is an empty list
     with an error beside it, under HTTP 200."""
     now_s, key = int(time.time()), SourceKey("tearest", "s1")
-    orders = [TeaOrder(number, 1, now_s - 400 - 20 * number) for number in range(300)]
+    orders = [TeaOrder(number, 1, now_s - 500 - 19 * number) for number in range(300)]
     async with open_teashop(orders) as shop, running_node(connection, publisher) as node:
         shop.most, shop.empties = 90, 5
         await put_setting(connection, publisher, "adapter.tearest", tomllib.loads(REST))
-        start_ms, account = (now_s - 7_000) * 1000, {"code": KEY}
+        start_ms, account = (now_s - 6_450) * 1000, {"code": KEY}
         await add_source(
-            connection, publisher, key, adapter="tearest", url=shop.url, start_ms=start_ms, account=account, slice="2h"
+            connection,
+            publisher,
+            key,
+            adapter="tearest",
+            url=shop.url,
+            start_ms=start_ms,
+            account=account,
+            slice="100m",
+            again_slice="100m",
         )
         ledger = await ledger_when(
-            node.engine, key, lambda each: each.watermark_ms > (now_s - 350) * 1000 or bool(each.holes), within_s=120
+            node.engine, key, lambda each: each.watermark_ms >= (now_s - 450) * 1000 or bool(each.holes), within_s=60
         )
         assert (ledger.holes, ledger.state, ledger.reason) == ((), "running", "")
         stored = {int(order.order_key) for order in await stored_orders(connection)}
@@ -205,16 +213,24 @@ async def test_a_shop_that_finds_so_many_orders_at_most_and_says_none_while_it_i
 async def test_a_next_page_that_is_refused_costs_no_window(connection: Connection, publisher: Publisher) -> None:
     """Its name has expired, or the platform lists no page so deep. Smaller windows have fewer pages."""
     now_s, key = int(time.time()), SourceKey("tearest", "s1")
-    orders = [TeaOrder(number, 1, now_s - 400 - 20 * number) for number in range(300)]
+    orders = [TeaOrder(number, 1, now_s - 500 - 19 * number) for number in range(300)]
     async with open_teashop(orders) as shop, running_node(connection, publisher) as node:
         shop.deepest = 100
         await put_setting(connection, publisher, "adapter.tearest", tomllib.loads(REST))
-        start_ms, account = (now_s - 7_000) * 1000, {"code": KEY}
+        start_ms, account = (now_s - 6_450) * 1000, {"code": KEY}
         await add_source(
-            connection, publisher, key, adapter="tearest", url=shop.url, start_ms=start_ms, account=account, slice="2h"
+            connection,
+            publisher,
+            key,
+            adapter="tearest",
+            url=shop.url,
+            start_ms=start_ms,
+            account=account,
+            slice="100m",
+            again_slice="100m",
         )
         ledger = await ledger_when(
-            node.engine, key, lambda each: each.watermark_ms > (now_s - 350) * 1000 or bool(each.holes), within_s=120
+            node.engine, key, lambda each: each.watermark_ms >= (now_s - 450) * 1000 or bool(each.holes), within_s=60
         )
         assert (ledger.holes, ledger.state, ledger.reason) == ((), "running", "")
         stored = {int(order.order_key) for order in await stored_orders(connection)}
@@ -293,6 +309,40 @@ async def test_nodes_share_one_login_and_a_later_node_goes_on_with_it(
             await ledger_when(three.engine, key, lambda ledger: not of_backfill(ledger), within_s=120)
             await read_until(now_s - 350, three)
         assert len(shop.logins) > before
+        found = {order.order_key for order in await stored_orders(connection)}
+    assert found == {str(order.number) for order in orders}
+    assert len(set(shop.logins)) == len(shop.logins)
+
+
+async def test_a_login_that_outlasts_its_attempt_is_kept(connection: Connection, publisher: Publisher) -> None:
+    """The shop's refresh key is void once it was used. An attempt that ended before the answer lost the next one."""
+    now_s, key = int(time.time()), SourceKey("teaslow", "s1")
+    orders = [TeaOrder(number, 1, now_s - 500 - 20 * number) for number in range(100)]
+    table = {**tomllib.loads(PARTIAL), "name": "teaslow"}
+    async with open_teashop(orders) as shop, running_node(connection, publisher) as node:
+        shop.login_s = 3.0
+        await put_setting(connection, publisher, "adapter.teaslow", table)
+        start_ms, account = (now_s - 3_450) * 1000, {"code": KEY}
+        await add_source(
+            connection,
+            publisher,
+            key,
+            adapter="teaslow",
+            url=shop.url,
+            start_ms=start_ms,
+            account=account,
+            slice="50m",
+            again_slice="1h",
+            timeout="2s",
+            request_timeout="2s",
+        )
+        ledger = await ledger_when(
+            node.engine,
+            key,
+            lambda each: each.watermark_ms >= (now_s - 450) * 1000 or each.state == "parked" or bool(each.holes),
+            within_s=60,
+        )
+        assert (ledger.state, ledger.reason, ledger.holes) == ("running", "", ())
         found = {order.order_key for order in await stored_orders(connection)}
     assert found == {str(order.number) for order in orders}
     assert len(set(shop.logins)) == len(shop.logins)
