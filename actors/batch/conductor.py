@@ -327,8 +327,13 @@ class Conductor:
             is_kept = record.deleted_ms or self._archive is None or await self._archive(record.instance_id)
             if not is_kept:
                 return now_ms + ARCHIVE_AGAIN_MS
-            marked = await self._instances.move_own(record, lambda before: moves.delete(before, now_ms))
-            if marked.state in FINAL:  # a person may have retried it meanwhile
+
+            def delete(before: Instance) -> Instance:
+                """A person may have retried it meanwhile, and it may have ended again."""
+                return moves.delete(before, now_ms) if before.ended_ms == record.ended_ms else before
+
+            marked = await self._instances.move_own(record, delete)
+            if marked.deleted_ms:
                 await self._removal.remove(marked)
         return until_ms
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from actors.batch.conductor import Conductor
-from actors.batch.instances import UnknownInstance
+from actors.batch.instances import Instances, UnknownInstance
 from actors.batch.items import BatchItems
 from actors.batch.rules.record import Instance, Seal
 from actors.batch.rules.refusals import BatchRefused
@@ -22,7 +22,7 @@ from actors.batch.tasks import TaskLimits, TaskRecord
 from actors.batch.views import SheetInput
 from actors.runtime.rules.notices import Notice
 from penstock.errors import UsageError
-from penstock.node.batch_archive import archive_folder
+from penstock.node.batch_archive import BatchArchive, archive_folder
 from penstock.node.config import Config
 from penstock.rows.sheets.parsing import parse_sheet
 from streams.batch_messages import Chunk, Counts
@@ -365,6 +365,34 @@ async def test_what_the_archive_could_not_write_to_its_end_leaves_no_part(
             while not notices:
                 await a_moment()
     assert [path.name for path in (tmp_path / "nobody").iterdir()] == ["kept.0.jsonl"]
+
+
+async def test_what_was_retried_and_ended_while_the_archive_was_written_stays(
+    connection: Connection, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    looked = list[Instance]()
+    move_own = Instances.move_own
+
+    async def moved(self: Instances, own: Instance, move: Callable[[Instance], Instance]) -> Instance:
+        looked.append(await move_own(self, own, move))
+        return looked[-1]
+
+    async def keep(_self: BatchArchive, instance_id: str) -> bool:
+        """Meanwhile a person retries it, and it ends."""
+        await node.engine.instances.move(instance_id, lambda before: replace(before, passes=2, ended_ms=now_ms()))
+        return True
+
+    monkeypatch.setattr(BatchArchive, "keep", keep)
+    monkeypatch.setattr(Instances, "move_own", moved)
+    async with plant(connection, [], roles=("conductor",), calls={"batch_archive": str(tmp_path)}) as node:
+        await node.engine.tasks.declare(TASK)
+        await node.engine.instances.create(
+            Instance(instance_id="kept", task="nobody", created_ms=0, state="failed", reason="no", ended_ms=1)
+        )
+        with anyio.fail_after(LONG_S):
+            while not looked:
+                await a_moment()
+        assert (looked[0].passes, looked[0].deleted_ms) == (2, 0)
 
 
 async def test_an_archive_that_is_not_there_is_told_at_the_start(connection: Connection, tmp_path: Path) -> None:
