@@ -49,11 +49,13 @@ MOST_BYTES = 65_536
 
 
 class CallbackJob(msgspec.Struct, frozen=True):
-    """A job's body: the moment to report. The record holds everything else."""
+    """A job's body: the moment to report. The record holds everything else. `created_ms`: of the instance, since a
+    later one of its id is another. 0: the job is of an older version, which did not name it."""
 
     instance_id: str
     name: str
     pass_no: int
+    created_ms: int = 0
 
 
 class CallbackFailed(NamedTuple):
@@ -85,7 +87,7 @@ class Moments:
         event = moments.event_of(record, moment)
         found = [outgoing_event(self._namespace, event)]
         if record.callback:
-            body = msgspec.json.encode(CallbackJob(record.instance_id, moment.name, moment.pass_no))
+            body = msgspec.json.encode(CallbackJob(record.instance_id, moment.name, moment.pass_no, record.created_ms))
             job = NewJob(topic=TOPIC, id=event.event_id, body=msgspec.Raw(body), attempts=ATTEMPTS)
             found.append(
                 Outgoing(self._namespace.subject("submit", "job", TOPIC), encode_new_job(job), f"{event.event_id}.call")
@@ -130,6 +132,8 @@ class CallbackSender:
         try:
             record = await self._instances.get(job.instance_id)
         except UnknownInstance:
+            return None
+        if job.created_ms not in (0, record.created_ms):
             return None
         moment = moments.find(record, job.name, job.pass_no)
         if moment is None or moment.state == "taken" or not record.callback:

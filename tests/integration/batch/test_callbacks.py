@@ -13,10 +13,13 @@ import msgspec
 import pytest
 
 import penstock
-from actors.batch.callbacks import TOPIC
+from actors.batch.callback_transport import open_callback_transport
+from actors.batch.callbacks import TOPIC, CallbackJob, CallbackSender
 from actors.batch.conductor import Conductor
+from actors.batch.rules.callbacks import parse_allowed
 from actors.batch.rules.record import Instance, Moment
 from actors.batch.rules.refusals import BatchRefused
+from actors.jobs.dead_letters import job_of
 from penstock.errors import UsageError
 from streams.backoff import Backoff
 from streams.batch_messages import BatchEvent
@@ -282,3 +285,36 @@ async def test_a_name_that_leads_within_is_not_connected_to(connection: Connecti
     assert "which is not public; list its network in callback_hosts" in done.info
     assert "/told" not in done.info
     assert office.calls == []
+
+
+async def test_a_call_for_a_deleted_batch_says_nothing_of_a_later_one_of_its_id(
+    connection: Connection, office: Receiver
+) -> None:
+    office.answers = [500] * 6
+    allowed = parse_allowed([office.host])
+    async with calling(connection, office.host) as node, open_callback_transport(allowed) as transport:
+        await node.run("told", ["ok"], id="i", callback=office.url)
+        await settled(node, "i", "given_up")
+        await node.desk.delete("i")
+        await node.run("told", ["ok"], id="i", callback=office.url)
+        await settled(node, "i", "given_up")
+        caller = CallbackSender(
+            instances=node.engine.instances,
+            transport=transport,
+            allowed=allowed,
+            secret=lambda: SECRET,
+            publisher=node.node.publisher,
+            namespace=connection.namespace,
+            clock=node.node.clock,
+            chance=lambda: 0.0,
+            tries=SOON,
+        )
+        with anyio.fail_after(LONG_S):
+            while len(letters := await dead_letters(connection)) < 2:
+                await a_moment()
+        first, second = [msgspec.json.decode(job_of(each).body, type=CallbackJob) for each in letters]
+        assert await caller.call(first, 1) is None
+        assert [moment.state for moment in (await node.record("i")).moments] == ["given_up"]
+        assert await caller.call(second, 1) is None
+        assert [moment.state for moment in (await node.record("i")).moments] == ["taken"]
+    assert [call.status for call in office.calls] == [500] * 6 + [200]
