@@ -6,7 +6,8 @@ whole has not. So the largest answer so far is checked, and once more if another
 just as many. A larger answer shows that smaller ones were whole. So does a total above the orders of its answer.
 
 Such a total may be cut as well: some platforms count, and list on all pages together, at most 1,000 orders of a window.
-So the largest total so far is checked by those of two halves (`TotalCheck`). If they count more, the window is cut."""
+So the largest total so far, if it may be a limit, is checked by those of two halves (`TotalCheck`). If they count more,
+the window is cut."""
 
 from __future__ import annotations
 
@@ -30,6 +31,12 @@ class PageSize(NamedTuple):
 
 
 ENOUGH = PageSize(LARGEST)
+
+
+def may_be_limit(count: int) -> bool:
+    """Return whether a count is a number that people choose as a limit, such as 1,000, 250, 4,096 or 9,999. All others
+    need no check."""
+    return count % 10 == 0 or count % 25 == 0 or count & (count - 1) == 0 or (count + 1) % 100 == 0
 
 
 def of_totals(list_name: str) -> str:

@@ -52,6 +52,7 @@ from platforms.page_check import (
     TotalCheck,
     halves,
     is_enough,
+    may_be_limit,
     of_totals,
     wants_check,
 )
@@ -364,6 +365,8 @@ class Reading:
             return
         if is_enough(page, self._rules):
             sizes[self._name] = ENOUGH
+        elif self._rules.style != "one" and not may_be_limit(len(page.rows)):
+            return
         elif wants_check(sizes.get(self._name, PageSize()), page):
             parts = halves(part.window, self._bounds, page)
             self._page_check = PageCheck(part.window, parts, page, has_next=self._rules.has_next) if parts else None
@@ -377,6 +380,8 @@ class Reading:
     def _begin_total_check(self, part: Part, page: Page, total: int | None) -> None:
         """Check the total of a first answer next if it may be the most that the platform counts."""
         if self._page_sizes is None or total is None or part.pages > 1 or not self._can_split(part.window):
+            return
+        if not may_be_limit(total):
             return
         known = self._page_sizes.get(of_totals(self._name), PageSize())
         if total > known.rows or (total == known.rows and known.checks < CHECKS):

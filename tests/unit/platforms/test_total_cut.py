@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from platforms.adapter import Page
 from platforms.bounds import Bounds, Window
 from platforms.errors import PageCut
-from platforms.page_check import PageSize
+from platforms.page_check import PageSize, may_be_limit
 from platforms.reading import Ask, Reading
 from tests.unit.platforms.listing_model import Listed, ModelPlatform, declaration, row_of
 
@@ -85,7 +85,7 @@ def test_a_cut_total_is_found_out_by_those_of_two_halves(where: Callable[[Random
     assert len(read(platform, known)[0]) == 450, "and so is the next one, whatever the first has shown"
 
 
-@given(st.integers(0, 300), st.integers(40, 200), st.booleans(), st.integers(1, 12))
+@given(st.integers(0, 300), st.sampled_from([50, 64, 90, 99, 100, 125, 200]), st.booleans(), st.integers(1, 12))
 def test_windows_that_grow_are_read_whole_whatever_the_limit(
     count: int, cap: int, has_tokens: bool, slices: int
 ) -> None:
@@ -100,26 +100,26 @@ def test_windows_that_grow_are_read_whole_whatever_the_limit(
 
 @pytest.mark.parametrize("has_tokens", [False, True], ids=["numbers", "tokens"])
 def test_a_whole_total_costs_two_requests_twice(has_tokens: bool) -> None:
-    platform, known = CappedSearch(orders(95), 1_000, has_tokens=has_tokens), {TOTALS: PageSize(95, 2), "": PageSize()}
+    platform, known = CappedSearch(orders(90), 1_000, has_tokens=has_tokens), {TOTALS: PageSize(90, 2), "": PageSize()}
     read(platform, known)
     usual, known = platform.requests, dict[str, PageSize]()
     for more in (2, 2, 0):
         platform.requests = 0
-        assert len(read(platform, known)[0]) == 95
+        assert len(read(platform, known)[0]) == 90
         assert platform.requests == usual + more
-    assert known[TOTALS] == (95, 2)
+    assert known[TOTALS] == (90, 2)
 
 
 def test_orders_at_the_seam_of_two_halves_are_no_cut() -> None:
     """Both halves list them, as both bounds include. A third total says how many they are."""
     listed = [Listed(50_000 + number % 2, f"o{number:02}", 1) for number in range(60)]
-    listed += [Listed(number * 997, f"p{number:02}", 1) for number in range(35)]
-    platform, known = CappedSearch(listed, 1_000), {TOTALS: PageSize(95, 2)}
+    listed += [Listed(number * 997, f"p{number:02}", 1) for number in range(30)]
+    platform, known = CappedSearch(listed, 1_000), {TOTALS: PageSize(90, 2)}
     platform.both_include = True
     read(platform, known)
     usual, platform.requests, known = platform.requests, 0, {}
-    assert len(read(platform, known)[0]) == 95
-    assert (platform.requests, known[TOTALS]) == (usual + 3, (95, 1))
+    assert len(read(platform, known)[0]) == 90
+    assert (platform.requests, known[TOTALS]) == (usual + 3, (90, 1))
 
 
 def test_a_total_that_a_half_does_not_have_shows_nothing() -> None:
@@ -129,13 +129,13 @@ def test_a_total_that_a_half_does_not_have_shows_nothing() -> None:
             page.total = None if ask.window != WINDOW else page.total
             return page
 
-    platform, known = Forgetful(orders(95), 1_000), dict[str, PageSize]()
-    assert len(read(platform, known)[0]) == 95
+    platform, known = Forgetful(orders(90), 1_000), dict[str, PageSize]()
+    assert len(read(platform, known)[0]) == 90
     assert known[TOTALS] == PageSize()
 
 
 def test_a_half_that_is_too_wide_ends_the_check() -> None:
-    platform = CappedSearch(orders(95), 1_000)
+    platform = CappedSearch(orders(90), 1_000)
     reading = Reading(declaration("one", size=SIZE, numbered="number"), WINDOW, page_sizes={})
     first = reading.next()
     assert first is not None
@@ -143,7 +143,7 @@ def test_a_half_that_is_too_wide_ends_the_check() -> None:
     reading.split()
     while (ask := reading.next()) is not None:
         found |= {row.key for row in reading.feed(platform.answer(ask))}
-    assert len(found) == 95
+    assert len(found) == 90
 
 
 def test_an_answer_that_names_no_next_page_and_was_cut_is_found_out() -> None:
@@ -166,3 +166,16 @@ def test_an_answer_that_names_no_next_page_and_was_cut_is_found_out() -> None:
     last = answer()
     with pytest.raises(PageCut, match=r"10 orders at most, and names no next page"):
         reading.feed(last)
+
+
+def test_a_total_that_nobody_chooses_as_a_limit_is_not_checked() -> None:
+    platform, known = CappedSearch(orders(93), 1_000), dict[str, PageSize]()
+    read(platform, known)
+    assert (platform.requests, TOTALS in known) == (10, False)
+
+
+@pytest.mark.parametrize(
+    ("count", "may_be"), [(1_000, True), (250, True), (4_096, True), (9_999, True), (1_203, False)]
+)
+def test_limits_are_round_numbers(count: int, may_be: bool) -> None:
+    assert may_be_limit(count) == may_be
