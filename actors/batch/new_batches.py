@@ -131,16 +131,25 @@ class NewBatches:
         return replace(look_at(rows, readable_cells if is_sheet else cells_alone, str, shown=shown), unchecked=why)
 
     async def _predecessor(self, new: NewBatch) -> Instance | None:
-        """Return the instance after whose end the new one begins. It was made before, so there are no circles."""
+        """Return the instance after whose end the new one begins. It was made before, so there are no circles. A repeat
+        of a submission may find it no more."""
         if not new.after:
             return None
+        before: Instance | None = None
         try:
             before = await self._instances.get(new.after)
+            why = "it is being deleted" if before.deleted_ms else ""
         except UnknownInstance as error:
-            raise BatchRefused(f"after {new.after}: {error}", code="not_found", field="after") from error
-        if before.deleted_ms:
-            raise BatchRefused(f"after {new.after}: it is being deleted", code="not_found", field="after")
+            why = str(error)
+        if why and not await self._is_made(new.id):
+            raise BatchRefused(f"after {new.after}: {why}", code="not_found", field="after")
         return before
+
+    async def _is_made(self, instance_id: str) -> bool:
+        try:
+            return bool(instance_id) and not (await self._instances.get(instance_id)).deleted_ms
+        except UnknownInstance:
+            return False
 
     def _checked_callback(self, url: str) -> str:
         if url in ("", NO_CALLBACK):

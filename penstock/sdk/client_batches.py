@@ -142,9 +142,10 @@ class Batches:
         await self._send(path, stored, on_sent)
         try:
             return await self._view("submit", {**ask, "file": stored, "name": path.name})
-        except NotAccepted:
-            async with self._files() as files:
-                await files.delete(stored)
+        except NotAccepted as refused:
+            if not refused.is_repeated:  # an earlier try may have made the batch of this file
+                async with self._files() as files:
+                    await files.delete(stored)
             raise
 
     async def show(self, id: str) -> View:

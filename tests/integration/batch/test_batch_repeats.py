@@ -1,10 +1,14 @@
 """A try of a call that comes late, when another try of the call has been done and others have called since."""
 
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
+from actors.batch.views import View
+from penstock.errors import NotAccepted
 from penstock.sdk.client_batches import Batches
 from streams.connection import Connection
 
@@ -84,3 +88,43 @@ async def test_a_late_try_of_a_submission_makes_no_second_instance(batches: Batc
     assert refused["error"]["code"] == "state"
     assert "made by an earlier try of this call, and deleted since" in refused["error"]["reason"]
     assert (await tried(link, "submit", **{**submission, "nonce": "~two"}))["created_ms"] > first["created_ms"]
+
+
+async def test_a_late_try_of_a_submission_finds_it_though_what_it_was_to_follow_is_gone(
+    batches: Batches, link: Connection
+) -> None:
+    await made(batches, "late-before")
+    submission = {"task": "count", "input": {"n": 1}, "id": "late-after", "after": "late-before", "nonce": "n"}
+    first = await tried(link, "submit", **submission)
+    await batches.wait("late-after", timeout_s=OVER_S)
+    await batches.delete("late-before")
+    assert (await tried(link, "submit", **submission)).get("created_ms") == first["created_ms"]
+    other = await tried(link, "submit", **{**submission, "id": "late-other"})
+    assert (other["error"]["code"], other["error"]["field"]) == ("not_found", "after")
+
+
+async def test_a_refused_try_of_a_submission_leaves_the_file_of_an_earlier_one(
+    batches: Batches, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first try is done and its answer is lost. A second one is refused, whatever for."""
+    sheet = tmp_path / "products.csv"
+    sheet.write_text("sku,price\nA1,1\n", encoding="utf-8")
+    view, is_lost = Batches._view, True
+
+    async def lost(own: Batches, endpoint: str, ask: Mapping[str, object]) -> View:
+        nonlocal is_lost
+        told = await view(own, endpoint, ask)
+        if endpoint == "submit" and is_lost:
+            is_lost = False
+            refused = NotAccepted("no room", code="full")
+            refused.is_repeated = True
+            raise refused
+        return told
+
+    monkeypatch.setattr(Batches, "_view", lost)
+    with pytest.raises(NotAccepted):
+        await batches.submit("register", file=sheet, id="late-file", delay="1h")
+    await batches.submit("register", file=sheet, id="late-file", delay="1h")
+    await batches.start("late-file")
+    ended = await batches.wait("late-file", timeout_s=OVER_S)
+    assert (ended.state, ended.counts.succeeded, ended.reason) == ("done", 1, "")
