@@ -1,6 +1,7 @@
 """The items of instances as people see them: pages, one item's place, the rows that they name, and the sheet."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -30,6 +31,30 @@ _NOT_ENDED: tuple[Status | None, str | None] = (None, None)
 _LOST: tuple[Status | None, str | None] = ("failed", LOST)
 _CANCELLED: tuple[Status | None, str | None] = ("cancelled", None)
 """How an item without an end stands: at work, in an instance that lost chunks, and in one that is over."""
+
+
+class Cursor(NamedTuple):
+    """A place among the items of an instance: a chunk, and how many of its items are before the place. `created_ms`: of
+    the instance, since a later one of its id is another. `passes`: of its record when a sheet of it was begun. 0:
+    whichever, as at the first page and in a cursor of an older version."""
+
+    first: int = 0
+    skip: int = 0
+    created_ms: int = 0
+    passes: int = 0
+
+    def at(self, first: int, skip: int) -> str:
+        """Return the text of another place in the same."""
+        return f"{first}.{skip}.{self.created_ms}" + (f".{self.passes}" if self.passes else "")
+
+    def check(self, record: Instance) -> None:
+        """Refuse the items of another instance, or of a later pass."""
+        if self.created_ms not in (0, record.created_ms):
+            reason = f"the {record.instance_id} of this cursor was deleted, and its id is another instance's now"
+            raise BatchRefused(f"{reason}; begin at the first page", code="not_found", field="cursor")
+        if self.passes not in (0, record.passes):
+            reason = f"{record.instance_id} was retried while its sheet was made; make the sheet anew when it is over"
+            raise BatchRefused(reason, code="state")
 
 
 class ItemPages:
@@ -63,7 +88,9 @@ class ItemPages:
         `most`, or none, and still not be the last."""
         check_most(most, MOST_ITEMS)
         record = await self._whole(check_token("instance", instance_id))
-        first, skip = _read_cursor(cursor)
+        place = _read_cursor(cursor)
+        place.check(record)
+        first, skip, place = place.first, place.skip, place._replace(created_ms=record.created_ms)
         found: list[ItemShown] = []
         made = made_so_far(record)
         chunks = made.chunks if made is not None else 0
@@ -73,13 +100,13 @@ class ItemPages:
                 if (number, at) < (first, skip) or (status != "all" and view.status != status):
                     continue
                 if found and size + own > most_bytes:
-                    return ItemPage(found, f"{number}.{at}")
+                    return ItemPage(found, place.at(number, at))
                 found.append(view)
                 size += own
                 if len(found) == most:
-                    return ItemPage(found, f"{number}.{at + 1}")
+                    return ItemPage(found, place.at(number, at + 1))
         after = first + SCANNED
-        return ItemPage(found, f"{after}.0" if after < chunks else "")
+        return ItemPage(found, place.at(after, 0) if after < chunks else "")
 
     async def sheet(self, instance_id: str, *, status: Wanted = "all") -> SheetHead:
         """Return how the sheet of an instance that is over is written. `page` has what is in it. With a status it is a
@@ -92,14 +119,15 @@ class ItemPages:
             reason = f"{instance_id} is {record.state}, and none of its items is known"
             raise BatchRefused(f"{reason}{record.reason and f': {record.reason}'}", code="not_found", field="name")
         is_rows = self._is_rows(record)
+        start = Cursor(created_ms=record.created_ms, passes=record.passes).at(0, 0)
         columns = dict[str, None]()
         is_headed = is_rows and await self._has_header(record)
-        async for items in pages_of(lambda cursor: self.page(instance_id, cursor=cursor, most=MOST_ITEMS)):
+        async for items in pages_of(lambda cursor: self.page(instance_id, cursor=cursor, most=MOST_ITEMS), start):
             for item in items:
                 columns |= dict.fromkeys(cells_of(item.index, item.item, is_rows=is_rows)[1])
             if (columns and is_headed) or len(columns) >= MOST_COLUMNS:
                 break
-        return head_of(list(columns), is_rows=is_rows, is_whole=status == "all")
+        return head_of(list(columns), start, is_rows=is_rows, is_whole=status == "all")
 
     async def place(self, record: Instance, index: int) -> ItemPlace:
         """Return what is known of an item."""
@@ -195,7 +223,8 @@ class ItemPages:
 
     async def _of_gap(self, record: Instance, number: int) -> Iterator[tuple[ItemShown, int]]:
         """Return the items of the missing chunks from this one on. There are none if the one before is missing too."""
-        await self._whole(record.instance_id)
+        if (await self._whole(record.instance_id)).created_ms != record.created_ms:
+            raise UnknownInstance(record.instance_id)
         gap = await self._items.lost(record, number)
         parts = lost_parts(gap.indexes.start, gap.indexes.stop)
         return (pair for part in parts for pair in _views(part, gap.results, _LOST, is_rows=False))
@@ -228,11 +257,10 @@ def check_items(record: Instance, items: Sequence[int]) -> None:
             raise BatchRefused(f"item {index}: {record.instance_id} has items 0 to {count - 1}")
 
 
-def _read_cursor(cursor: str) -> tuple[int, int]:
-    first, dot, second = cursor.partition(".")
-    if not cursor:
-        return 0, 0
-    digits = first + second
-    if not dot or not first or not second or len(cursor) > 20 or not (digits.isascii() and digits.isdecimal()):
+def _read_cursor(cursor: str) -> Cursor:
+    """Return the place that a cursor names. Raises BatchRefused for a text that is none."""
+    numbers = cursor.split(".") if cursor else []
+    are_numbers = all(each.isascii() and each.isdecimal() and len(each) < 17 for each in numbers)
+    if len(numbers) not in (0, 2, 3, 4) or not are_numbers:
         raise BatchRefused(f"cursor {cursor[:80]!a}: use the one of the page before, unchanged")
-    return int(first), int(second)
+    return Cursor(*map(int, numbers))

@@ -112,9 +112,8 @@ class ItemPage(Struct, frozen=True):
     cursor: str = ""
 
 
-async def pages_of(page: Callable[[str], Awaitable[ItemPage]]) -> AsyncIterator[list[ItemShown]]:
-    """Yield the items of all pages. `page` returns the one at a cursor."""
-    cursor = ""
+async def pages_of(page: Callable[[str], Awaitable[ItemPage]], cursor: str = "") -> AsyncIterator[list[ItemShown]]:
+    """Yield the items of all pages from `cursor` on. `page` returns the one at a cursor."""
     while True:
         found = await page(cursor)
         if found.items:

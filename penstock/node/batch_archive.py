@@ -13,6 +13,7 @@ import anyio.to_thread
 import msgspec
 
 from actors.batch.desk import BatchDesk
+from actors.batch.item_pages import Cursor
 from actors.batch.rules.refusals import BatchRefused
 from actors.batch.views import ItemPage, View, pages_of
 from actors.runtime.logs import fields
@@ -56,6 +57,8 @@ class BatchArchive:
             await anyio.to_thread.run_sync(lambda: place.parent.mkdir(exist_ok=True))
             await _write(place.with_name(f"{place.name}.jsonl"), self._lines(view))
             await self._write_sheet(place, instance_id)
+        except BatchRefused:  # it was retried meanwhile, or its id is another instance's
+            return False
         except OSError as error:
             self._is_down = True
             self._tell(_down(self._folder, instance_id, error))
@@ -67,8 +70,9 @@ class BatchArchive:
         return True
 
     async def _lines(self, view: View) -> AsyncIterator[bytes]:
+        start = Cursor(created_ms=view.created_ms, passes=view.passes).at(0, 0)
         yield msgspec.json.encode(view) + b"\n"
-        async for items in pages_of(self._pages(view.instance_id)):
+        async for items in pages_of(self._pages(view.instance_id), start):
             yield b"".join(msgspec.json.encode(item) + b"\n" for item in items)
 
     async def _write_sheet(self, place: Path, instance_id: str) -> None:
@@ -76,7 +80,7 @@ class BatchArchive:
             head = await self._desk.items.sheet(instance_id)
         except BatchRefused:  # no item is known
             return
-        parts = sheet_parts(head, pages_of(self._pages(instance_id)), "xlsx")
+        parts = sheet_parts(head, pages_of(self._pages(instance_id), head.cursor), "xlsx")
         await _write(place.with_name(f"{place.name}.xlsx"), parts)
 
     def _pages(self, instance_id: str) -> Callable[[str], Awaitable[ItemPage]]:

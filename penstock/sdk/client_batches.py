@@ -252,7 +252,7 @@ class Batches:
         if ending not in get_args(SheetKind):
             raise UsageError(f"{target}: the ending is the format; use .xlsx, .csv or .jsonl")
         head = decode(await self._ask("sheet", {"id": id, "status": status}), SheetHead)
-        pages = pages_of(lambda cursor: self.page(id, status=status, cursor=cursor, most=1_000))
+        pages = pages_of(lambda cursor: self.page(id, status=status, cursor=cursor, most=1_000), head.cursor)
         await _write(target, sheet_parts(head, pages, msgspec.convert(ending, SheetKind)))
         return target
 

@@ -29,13 +29,15 @@ _row = msgspec.json.Decoder(tuple[int, Raw])
 
 class SheetHead(Struct, frozen=True, kw_only=True):
     """How a sheet of an instance is written: its columns in order, and which of them are ours. `row` and `status` are
-    empty in a sheet to hand in again. `is_rows`: the items are rows of a sheet."""
+    empty in a sheet to hand in again. `is_rows`: the items are rows of a sheet. `cursor`: of its first page. It is
+    refused once the instance was retried or deleted."""
 
     columns: list[str]
     row: str
     status: str
     reason: str
     is_rows: bool
+    cursor: str = ""
 
     def line(self, index: int, item: Any, status: str, info: Any) -> dict[str, object]:
         """Return an item's line, by column."""
@@ -44,13 +46,12 @@ class SheetHead(Struct, frozen=True, kw_only=True):
         return {self.row: number, **cells, self.status: _WORDS.get(status, status), **end} if self.row else cells | end
 
 
-def head_of(names: Sequence[str], *, is_rows: bool, is_whole: bool) -> SheetHead:
+def head_of(names: Sequence[str], cursor: str = "", *, is_rows: bool, is_whole: bool) -> SheetHead:
     """Return the head of a sheet whose items have these columns."""
     columns = list(names)[:MOST_COLUMNS]
-    if not is_whole:
-        return SheetHead(columns=[*columns, FAILED], row="", status="", reason=FAILED, is_rows=is_rows)
-    row, status, reason = _own_names(columns)
-    return SheetHead(columns=[row, *columns, status, reason], row=row, status=status, reason=reason, is_rows=is_rows)
+    row, status, reason = _own_names(columns) if is_whole else ("", "", FAILED)
+    columns = [row, *columns, status, reason] if is_whole else [*columns, FAILED]
+    return SheetHead(columns=columns, row=row, status=status, reason=reason, is_rows=is_rows, cursor=cursor)
 
 
 def cells_of(index: int, item: Any, *, is_rows: bool) -> tuple[int | None, dict[str, Any]]:

@@ -15,7 +15,9 @@ import msgspec
 from msgspec import Raw
 from msgspec.structs import replace
 
+from actors.batch.instances import UnknownInstance
 from actors.batch.rules.meant import Meant
+from actors.batch.rules.refusals import BatchRefused
 from actors.batch.rules.row_looks import FirstLook
 from actors.batch.tasks import UnknownTask
 from actors.batch.views import ItemPage, View, pages_of
@@ -259,7 +261,8 @@ async def sheet(shared: GatewayState, call: HttpCall) -> HttpAnswer:
     with shared.load.work("other", call.caller.key), _telling(call):
         head = await shared.batches.items.sheet(view.instance_id, status=asked.status)
     pages = pages_of(
-        lambda cursor: shared.batches.items.page(view.instance_id, status=asked.status, cursor=cursor, most=MOST_JOBS)
+        lambda cursor: shared.batches.items.page(view.instance_id, status=asked.status, cursor=cursor, most=MOST_JOBS),
+        head.cursor,
     )
     part = "" if asked.status == "all" else f"-{asked.status}"
     name = f"{call.caller.outer(view.instance_id)}{part}.{asked.kind}"
@@ -283,7 +286,7 @@ def _download(
                     if call.is_gone:
                         return
                     await send({"type": "http.response.body", "body": part, "more_body": True})
-            except StreamError:
+            except (StreamError, BatchRefused, UnknownInstance):
                 return  # without its end: the client sees that it is not whole
             await send({"type": "http.response.body", "body": b""})
 

@@ -57,6 +57,6 @@ async def test_a_page_is_one_request_though_its_items_have_not_ended(
         monkeypatch.setattr(log, "get_of_leader", of_leader)
         page = await node.desk.items.page("mine", most=1_000)
         assert [each.status for each in page.items] == ["ok"] * ended * EACH + [None] * (1_000 - ended * EACH)
-        assert page.cursor == "9.100"
+        assert page.cursor == "9.100.0"
         requests = [each for each in asked if "items" in str(each) or "results" in str(each)]
         assert len(requests) == 1

@@ -11,6 +11,7 @@ import anyio.lowlevel
 import anyio.to_thread
 import pytest
 from msgspec import Raw
+from msgspec.structs import replace
 
 import penstock
 from actors.batch.executor.handler import TaskHandler
@@ -19,6 +20,7 @@ from actors.batch.instances import Instances, UnknownInstance
 from actors.batch.items import BatchItems, StreamEnds
 from actors.batch.removal import Removal
 from actors.batch.rules.record import Instance, Seal
+from actors.batch.rules.refusals import BatchRefused
 from actors.batch.tasks import TaskRecord
 from actors.batch.views import upload_name
 from streams.batch_messages import Chunk
@@ -294,3 +296,33 @@ async def test_no_item_of_a_batch_that_is_being_deleted_counts_as_lost(
         await node.engine.instances.create(half)
         with pytest.raises(UnknownInstance):
             await node.desk.items.page("half")
+
+
+async def test_a_cursor_is_of_one_batch_and_that_of_a_sheet_of_one_pass(connection: Connection) -> None:
+    async with plant(connection, [], roles=("conductor",)) as node:
+        await node.engine.tasks.declare(TaskRecord(task="nobody"))
+
+        async def made(created_ms: int) -> None:
+            chunk = Chunk(first=0, items=(Raw(b"%d" % created_ms),) * 3)
+            await node.items.stage("same", created_ms, 0, [chunk], created_ms=created_ms)
+            seal = Seal(fence=created_ms, chunks=1, items=3, digest="d")
+            facts: dict[str, Any] = {"state": "done", "ended_ms": now_ms(), "step_fence": created_ms, "seal": seal}
+            await node.engine.instances.create(
+                Instance(instance_id="same", task="nobody", created_ms=created_ms, **facts)
+            )
+
+        await made(1)
+        page, head = await node.desk.items.page("same", most=1), await node.desk.items.sheet("same")
+        assert len((await node.desk.items.page("same", cursor=head.cursor)).items) == 3
+        await node.engine.instances.move("same", lambda before: replace(before, passes=2))
+        with pytest.raises(BatchRefused, match="was retried while its sheet was made") as refused:
+            await node.desk.items.page("same", cursor=head.cursor)
+        assert refused.value.code == "state"
+        assert [each.item for each in (await node.desk.items.page("same", cursor=page.cursor)).items] == [1, 1]
+        await node.desk.delete("same")
+        await made(2)
+        for cursor in (page.cursor, head.cursor):
+            with pytest.raises(BatchRefused, match="its id is another instance's now; begin at the first") as refused:
+                await node.desk.items.page("same", cursor=cursor)
+            assert refused.value.code == "not_found"
+        assert [each.item for each in (await node.desk.items.page("same")).items] == [2, 2, 2]
