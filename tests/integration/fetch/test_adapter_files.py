@@ -4,6 +4,8 @@ import time
 import tomllib
 from typing import Any
 
+import pytest
+
 from actors.fetch.ledgers import open_ledgers
 from actors.fetch.rules import steering
 from actors.fetch.rules.ledger import Ledger, Pass
@@ -180,42 +182,23 @@ async def test_a_shop_that_refuses_and_changes_while_it_is_read_leaves_no_order_
         assert still - numbers == set()
 
 
-async def test_a_shop_that_finds_so_many_orders_at_most_and_says_none_while_it_is_busy_is_read_whole(
-    connection: Connection, publisher: Publisher
+@pytest.mark.parametrize(
+    "limits",
+    [
+        pytest.param({"most": 90, "empties": 5}, id="lists and counts 90 at most, says none while it is busy"),
+        pytest.param({"deepest": 100}, id="refuses pages that are deep, or whose name has expired"),
+    ],
+)
+async def test_a_shop_with_limits_is_read_whole(
+    connection: Connection, publisher: Publisher, limits: dict[str, int]
 ) -> None:
-    """Each list ends after 90 orders, on all pages together, with a total of 90. Each fifth answer is an empty list
-    with an error beside it, under HTTP 200."""
+    """`most`: on all pages of a list together, and its total says no more. `empties`: each fifth answer is an empty
+    list with an error beside it, under HTTP 200. `deepest`: smaller windows have fewer pages."""
     now_s, key = int(time.time()), SourceKey("tearest", "s1")
     orders = [TeaOrder(number, 1, now_s - 500 - 19 * number) for number in range(300)]
     async with open_teashop(orders) as shop, running_node(connection, publisher) as node:
-        shop.most, shop.empties = 90, 5
-        await put_setting(connection, publisher, "adapter.tearest", tomllib.loads(REST))
-        start_ms, account = (now_s - 6_450) * 1000, {"code": KEY}
-        await add_source(
-            connection,
-            publisher,
-            key,
-            adapter="tearest",
-            url=shop.url,
-            start_ms=start_ms,
-            account=account,
-            slice="100m",
-            again_slice="100m",
-        )
-        ledger = await ledger_when(
-            node.engine, key, lambda each: each.watermark_ms >= (now_s - 450) * 1000 or bool(each.holes), within_s=60
-        )
-        assert (ledger.holes, ledger.state, ledger.reason) == ((), "running", "")
-        stored = {int(order.order_key) for order in await stored_orders(connection)}
-    assert stored == {order.number for order in orders}
-
-
-async def test_a_next_page_that_is_refused_costs_no_window(connection: Connection, publisher: Publisher) -> None:
-    """Its name has expired, or the platform lists no page so deep. Smaller windows have fewer pages."""
-    now_s, key = int(time.time()), SourceKey("tearest", "s1")
-    orders = [TeaOrder(number, 1, now_s - 500 - 19 * number) for number in range(300)]
-    async with open_teashop(orders) as shop, running_node(connection, publisher) as node:
-        shop.deepest = 100
+        for name, value in limits.items():
+            setattr(shop, name, value)
         await put_setting(connection, publisher, "adapter.tearest", tomllib.loads(REST))
         start_ms, account = (now_s - 6_450) * 1000, {"code": KEY}
         await add_source(
