@@ -8,7 +8,7 @@ name, and changes no limit.
 import hashlib
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import msgspec
@@ -142,7 +142,19 @@ async def _check_after(shared: GatewayState, call: HttpCall, new: NewBatch) -> N
         except RefusedRequest as error:
             if error.problem.status != 404:
                 raise
-            raise _no_batch(after, what="after") from None
+            if not await _is_repeat(shared, call, new):
+                raise _no_batch(after, what="after") from None
+
+
+async def _is_repeat(shared: GatewayState, call: HttpCall, new: NewBatch) -> bool:
+    """Return whether the caller has this instance, and the one that it followed is nobody's any more."""
+    with _telling(call), suppress(UnknownInstance):
+        await shared.batches.show(new.after)
+        return False
+    with suppress(RefusedRequest):
+        await _seen(shared, call, call.caller.outer(new.id))
+        return True
+    return False
 
 
 def _with_file(file: Upload | FormFile, asked: SubmitQuery, new: NewBatch) -> NewBatch:

@@ -12,6 +12,7 @@ import pytest
 from aiohttp import ClientSession, FormData
 
 from penstock.api.http.uploads import SHEETS
+from penstock.sdk.client_batches import Batches
 from streams.connection import Connection
 from streams.files import files_stream
 from tests.support.batch_app import ODD_NAME
@@ -302,6 +303,22 @@ async def test_what_is_wrong_is_told(
     found, problem = await told(client, method, path, **sent)
     assert (found, problem["code"]) == (status, code), problem
     assert "\n" not in problem["detail"]
+
+
+async def test_a_repeat_finds_its_batch_though_what_it_was_to_follow_is_gone(
+    client: ClientSession, batches: Batches
+) -> None:
+    await told(client, "POST", "/v1/batches/count", json=COUNT, params={"id": "http-before"})
+    await over(client, "http-before")
+    params = {"id": "http-after", "after": "http-before"}
+    status, first = await told(client, "POST", "/v1/batches/count", json=COUNT, params=params)
+    assert status == 201
+    await over(client, "http-after")
+    await batches.delete("http-before")
+    status, again = await told(client, "POST", "/v1/batches/count", json=COUNT, params=params)
+    assert (status, again.get("created_ms")) == (201, first["created_ms"]), again
+    status, problem = await told(client, "POST", "/v1/batches/count", json=COUNT, params={**params, "id": "http-else"})
+    assert (status, problem["code"], problem["what"]) == (404, "not_found", "after")
 
 
 @pytest.mark.parametrize("cursor", ["x", "1", "9" * 30 + ".0", "-1.0"])
