@@ -24,7 +24,7 @@ FAILED = 1
 COMPILED = Path(".pytest_cache/compiled")
 IN_MEMORY = Path("/dev/shm")
 ENOUGH = 8 << 30
-"""Bytes. A test gives its files back when it has passed."""
+"""Bytes. A run fills 160 MB at most, but servers and nodes look at how much is free."""
 
 
 def environment() -> dict[str, str]:
