@@ -33,7 +33,7 @@ WITHOUT_TOTAL = {"amazon", "shopee", "shopify"}
 HISTORY_MS = 2 * HOUR_MS + 300_000
 AGO_MS = 1_800_000
 WITHIN_S = 60.0
-FIRST = 10
+FIRST = 15
 """Requests that any reading may cost: of the first small slices, and of the checks of the first answers and totals."""
 TROUBLE = {"throttle": 0.03, "error": 0.03, "half": 0.02, "retry_after_s": 0}
 
