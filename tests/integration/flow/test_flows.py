@@ -253,6 +253,10 @@ async def test_a_row_whose_key_is_full_waits_for_a_slot(bank: Bank) -> None:
             while taken not in (told := await flows.why("slotted", "0", 49)).reason:  # noqa: ASYNC110 # as it stands
                 await anyio.sleep(0.05)
         assert told.code == "slot"
+        jobs = Jobs(ServiceClient(bank.connection, "jobs", 30.0))
+        with fail_after(WITHIN_S):
+            while not (await jobs.count("flow-rows-slotted")).delayed:  # noqa: ASYNC110 # as it stands
+                await anyio.sleep(0.05)
         assert (await flows.show("slotted")).in_flight == 50, "the one that runs, and those that wait for its slot"
         rates, is_listed = RateCalls(ServiceClient(bank.connection, "rates", 30.0)), False
         with fail_after(WITHIN_S):
