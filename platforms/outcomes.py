@@ -88,10 +88,13 @@ def platform_text(body: bytes, path: Steps = ()) -> str:
     return printable_line(str(found) if isinstance(found, str | int | float) else "")[:_LONGEST_TEXT]
 
 
+def may_tell_of_error(body: bytes) -> bool:
+    """Return whether an answer has a name that platforms often use for an error. It costs less than to decode it."""
+    return len(body) <= _MOST_READ and any(sign in body for sign in _SIGNS)
+
+
 def tells_of_error(body: bytes) -> bool:
-    """Return whether an answer says that something failed, under a name that platforms often use for that."""
-    if len(body) > _MOST_READ or not any(sign in body for sign in _SIGNS):
-        return False  # most answers are fine: no need to decode them twice
+    """Return whether an answer says under such a name that something failed."""
     try:
         answer = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

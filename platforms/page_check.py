@@ -19,7 +19,7 @@ from platforms.errors import PageCut
 
 _LEAST = 10
 """No platform lists fewer at once."""
-CHECKS = 2
+_CHECKS = 2
 _SHOWN = 4096
 
 
@@ -28,6 +28,14 @@ class PageSize(NamedTuple):
 
     rows: int = 0
     checks: int = 0
+
+    def wants(self, rows: int) -> bool:
+        """Return whether an answer of so many has to be checked."""
+        return rows > self.rows or (rows == self.rows and self.checks < _CHECKS)
+
+    def checked(self, rows: int) -> PageSize:
+        """Return what is known once an answer of so many was found whole."""
+        return PageSize(rows, self.checks + 1 if rows == self.rows else 1)
 
 
 ENOUGH = PageSize(LARGEST)
@@ -56,15 +64,17 @@ def is_enough(page: Page, rules: PageRules) -> bool:
 def wants_check(known: PageSize, page: Page) -> bool:
     """Return whether an answer that seems to be all may have been cut."""
     listed = len(page.rows)
-    is_new = listed > known.rows or (listed == known.rows and known.checks < CHECKS)
-    return is_new and listed >= _LEAST and page.next is None and not page.has_more
+    return known.wants(listed) and listed >= _LEAST and page.next is None and not page.has_more
+
+
+def _middle_ms(window: Window, bounds: Bounds) -> int:
+    return (window.start_ms + window.end_ms) // 2 // bounds.step_ms * bounds.step_ms
 
 
 def halves(window: Window, bounds: Bounds, page: Page) -> tuple[Window, ...]:
     """Return the half in which the list stops, if its rows come in the order of their times. Otherwise both halves.
     None of them: the bounds cannot ask for less."""
-    step_ms = bounds.step_ms
-    middle_ms = (window.start_ms + window.end_ms) // 2 // step_ms * step_ms
+    middle_ms = _middle_ms(window, bounds)
     if "absent" in (bounds.lower, bounds.upper) or not window.start_ms < middle_ms < window.end_ms:
         return ()
     first, last = Window(window.start_ms, middle_ms), Window(middle_ms, window.end_ms)
@@ -108,8 +118,7 @@ class PageCheck:
                 rows=len(first.rows),
                 is_counted=first.total is not None,
             )
-        listed = len(self._first.rows)
-        return PageSize(listed, known.checks + 1 if listed == known.rows else 1)
+        return known.checked(len(self._first.rows))
 
     @staticmethod
     def _keys(*pages: Page) -> set[str]:
@@ -121,9 +130,8 @@ class TotalCheck:
     `first`: the answer that has it."""
 
     def __init__(self, window: Window, bounds: Bounds, first: Page, total: int) -> None:
-        step_ms = bounds.step_ms
-        middle_ms = (window.start_ms + window.end_ms) // 2 // step_ms * step_ms
-        middle_ms = middle_ms if middle_ms > window.start_ms else middle_ms + step_ms
+        middle_ms = _middle_ms(window, bounds)
+        middle_ms = middle_ms if middle_ms > window.start_ms else middle_ms + bounds.step_ms
         halves = Window(window.start_ms, middle_ms), Window(middle_ms, window.end_ms)
         self._windows = (*halves, Window(middle_ms, middle_ms + 1))
         self._total = total
@@ -145,4 +153,4 @@ class TotalCheck:
         self.is_cut = counted[0] + counted[1] - sum(counted[2:]) > self._total or self._total in counted[:2]
         if self.is_cut or None in self._totals:
             return known
-        return PageSize(self._total, known.checks + 1 if self._total == known.rows else 1)
+        return known.checked(self._total)

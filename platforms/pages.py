@@ -15,7 +15,7 @@ from platforms.errors import BadDeclaration, BrokenContract, Garbled, Unreadable
 from platforms.fields import Field, Picker, steps_of
 from platforms.graphql import broken_rows
 from platforms.mending import read_json
-from platforms.outcomes import http_date_ms, platform_text, tells_of_error
+from platforms.outcomes import http_date_ms, may_tell_of_error, platform_text, tells_of_error
 from platforms.times import TimeStyle, WireTime, time_reader
 
 _SHOWN = 4096
@@ -53,13 +53,15 @@ class PageReader:
 
     def hidden_error(self, response: Response) -> Later | None:
         """Return `Later` for an answer that lists no orders, and tells of an error beside that."""
-        if not tells_of_error(response.body):
+        if not may_tell_of_error(response.body):
             return None
         try:
             rows = self._values(response.body).get("rows")
         except BrokenContract:
             return None  # `read` says more
-        return None if rows else Later(reason="the answer lists no orders, and tells of an error")
+        if rows or not tells_of_error(response.body):
+            return None
+        return Later(reason="the answer lists no orders, and tells of an error")
 
     def _values(self, body: bytes) -> dict[str, Any]:
         try:

@@ -45,7 +45,6 @@ from platforms.adapter import EMPTY_PAGE, LARGEST, LONGEST_KEY, BadRow, Declarat
 from platforms.bounds import RequestedBounds, Window, until_ms, window_text
 from platforms.errors import BrokenContract, Unreadable, WindowIgnored
 from platforms.page_check import (
-    CHECKS,
     ENOUGH,
     PageCheck,
     PageSize,
@@ -383,8 +382,7 @@ class Reading:
             return
         if not may_be_limit(total):
             return
-        known = self._page_sizes.get(of_totals(self._name), PageSize())
-        if total > known.rows or (total == known.rows and known.checks < CHECKS):
+        if self._page_sizes.get(of_totals(self._name), PageSize()).wants(total):
             self._total_check = TotalCheck(part.window, self._bounds, page, total)
 
     def _judge_total(self, check: TotalCheck, page: Page) -> None:

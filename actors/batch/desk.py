@@ -110,13 +110,14 @@ class BatchDesk:
             limits = replace(limits, item_rate=0.0)  # its processes' places are in the way, and not the rate
         unfinished, missing = self._instances.unfinished(record.task), self._missing(record.task)
         now_ms = self._clock.now_ms()
-        part, _ = part_of(record, (each for each in unfinished if is_at_work(each) and not each.is_paused))
+        at_work = [each for each in unfinished if is_at_work(each) and not each.is_paused]
+        part, _ = part_of(record, at_work)
         found = why(
             record,
             limits,
             waits_for=self._waits_for(record),
             before=await self._how_far_is(record.after) if is_held(record) else "",
-            running=sum(is_at_work(each) and not each.is_paused for each in unfinished),
+            running=len(at_work),
             last_start_ms=self._instances.last_start_ms(record.task),
             now_ms=now_ms,
             missing=missing,

@@ -47,14 +47,15 @@ class Cursor(NamedTuple):
         """Return the text of another place in the same."""
         return f"{first}.{skip}.{self.created_ms}" + (f".{self.passes}" if self.passes else "")
 
-    def check(self, record: Instance) -> None:
-        """Refuse the items of another instance, or of a later pass."""
+    def of(self, record: Instance) -> "Cursor":
+        """Return the place in this record. Refuses one in another instance, or in an earlier pass."""
         if self.created_ms not in (0, record.created_ms):
             reason = f"the {record.instance_id} of this cursor was deleted, and its id is another instance's now"
             raise BatchRefused(f"{reason}; begin at the first page", code="not_found", field="cursor")
         if self.passes not in (0, record.passes):
             reason = f"{record.instance_id} was retried while its sheet was made; make the sheet anew when it is over"
             raise BatchRefused(reason, code="state")
+        return self._replace(created_ms=record.created_ms)
 
 
 class ItemPages:
@@ -88,9 +89,8 @@ class ItemPages:
         `most`, or none, and still not be the last."""
         check_most(most, MOST_ITEMS)
         record = await self._whole(check_token("instance", instance_id))
-        place = _read_cursor(cursor)
-        place.check(record)
-        first, skip, place = place.first, place.skip, place._replace(created_ms=record.created_ms)
+        place = _read_cursor(cursor).of(record)
+        first, skip = place.first, place.skip
         found: list[ItemShown] = []
         made = made_so_far(record)
         chunks = made.chunks if made is not None else 0

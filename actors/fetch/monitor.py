@@ -280,18 +280,21 @@ class Monitor:
     async def _look(self, source: SourceKey) -> int:
         """Look at the source. Return up to when the next look would do nothing. 0: it may do something."""
         try:
-            ledger = await self._usable(source)
-            revision = self._sources.settings_revision(source)
-            may_rest = ledger is not None and self._settings.has_seen(source.platform, source.source, revision)
-            if ledger is not None and may_rest:
-                await self._look_at(source, ledger)
-            self._failures.over(source)
+            until_ms = await self._look_if_usable(source)
         except FATAL:
             raise
         except Exception as error:  # the trouble of one source, foreseen or not, must not stop the others
             self._failures.tell(source, error)
             return 0
-        if ledger is None or not may_rest or self._unusable.get(source):
+        self._failures.over(source)
+        return until_ms
+
+    async def _look_if_usable(self, source: SourceKey) -> int:
+        ledger, revision = await self._usable(source), self._sources.settings_revision(source)
+        if ledger is None or not self._settings.has_seen(source.platform, source.source, revision):
+            return 0
+        await self._look_at(source, ledger)
+        if self._unusable.get(source):
             return 0
         return quiet_until_ms(ledger, self._settings.current(source.platform, source.source))
 
