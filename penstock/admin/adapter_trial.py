@@ -1,29 +1,24 @@
 """Tries an adapter file on a platform: a few requests, nothing stored, no node, no server.
 
 It reads one window as a fetcher does, and looks at what a fetcher cannot tell a person: which name in the file does
-not fit which name in the answer (platforms/diagnosis.py). Then it asks questions whose answers are known: the same
-window in two halves, windows that begin and end exactly at an order's time, and the second page.
+not fit which name in the answer (platforms/diagnosis.py). Then it asks for the second page, and questions whose answers
+are known (trial_questions.py).
 """
 
 from collections.abc import Mapping, Sequence
-from math import ceil
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
-from msgspec import Struct, field
-
-from actors.fetch.rules.settings import FetchSettings
-from actors.fetch.rules.tuning import settled_length_ms
-from actors.fetch.slice_allocator import is_halved, lengths_of, with_declared
 from actors.runtime.secrets import without_secrets
 from actors.runtime.transport import BadUrl, PlatformDown, TooMuch, Transport
-from penstock.admin.trial_client import TrialClient, TrialLog, TrialRefused, TrialTooLong
-from penstock.times import span_text, time_text
-from platforms.adapter import Account, Adapter, BadRow, Declaration, Page
+from penstock.admin.trial_client import TrialClient, TrialRefused, TrialTooLong
+from penstock.admin.trial_questions import TrialWindow, ignored_hint, read_window, try_bounds, try_halves, try_zone
+from penstock.admin.trial_result import WORST_FIRST, AdapterTrial, TrialLimit, cost_of
+from penstock.times import time_text
+from platforms.adapter import Account, Adapter, BadRow, Page
 from platforms.bounds import Window
 from platforms.declared import DeclaredAdapter
 from platforms.declared_file import AdapterFile
 from platforms.diagnosis import (
-    FieldReading,
     at,
     creation_hint,
     decoded,
@@ -42,58 +37,11 @@ from platforms.diagnosis import (
 )
 from platforms.errors import PageCut, PlatformError
 from platforms.lists import lists_of
-from platforms.reading import Reading
 from platforms.told_limits import ToldLimit
 
-__all__ = [
-    "AdapterTrial",
-    "FirstProblem",
-    "TrialCost",
-    "TrialHalves",
-    "TrialLimit",
-    "cost_of",
-    "cost_text",
-    "first_problem",
-    "limit_text",
-    "try_adapter",
-]
+__all__ = ["FirstProblem", "first_problem", "try_adapter"]
 
 MOST_BAD = 5
-SOON_MS, OLD_MS, FAR_MS = 900_000, 3_600_000, 14 * 3_600_000
-HISTORY_MS = 90 * 86_400_000
-
-Verdict = Literal["proven", "unproven", "short", "window ignored", "failed"]
-WORST_FIRST: tuple[Verdict, ...] = ("failed", "window ignored", "short", "unproven", "proven")
-
-
-class TrialHalves(Struct, frozen=True):
-    """The same window in two halves: how many orders each has, and how the whole differs from both together."""
-
-    first: int
-    second: int
-    in_both: int
-    only_whole: int
-    only_halves: int
-
-
-class TrialLimit(Struct, frozen=True):
-    """What the first answer tells of a limit. None: it does not say."""
-
-    left: int | None
-    more_in_ms: int | None
-    per_second: float | None
-    at_once: int | None
-
-
-class TrialCost(Struct, frozen=True):
-    """What 90 days would cost, if all of it were as busy as this window."""
-
-    slice_ms: int
-    windows: int
-    orders: int
-    requests: int
-    seconds: int
-    per_second: float
 
 
 class FirstProblem(NamedTuple):
@@ -101,42 +49,6 @@ class FirstProblem(NamedTuple):
 
     text: str
     may_pass: bool
-
-
-class AdapterTrial(TrialLog, kw_only=True):
-    """All that a trial found. `hints`: what to change, the place in the file first. `lists`: the trial of each list, if
-    there are several. `orders` are then those of all lists together."""
-
-    adapter: str
-    start: str
-    end: str
-    answer_names: list[str] = field(default_factory=list)
-    row_names: list[str] = field(default_factory=list)
-    first: dict[str, FieldReading] = field(default_factory=dict)
-    listed: int = 0
-    orders: int = 0
-    total: int | None = None
-    missing: int = 0
-    bad: list[str] = field(default_factory=list)
-    bad_rows: int = 0
-    verdict: Verdict = "failed"
-    why: str = ""
-    limit: TrialLimit | None = None
-    halves: TrialHalves | None = None
-    cost: TrialCost | None = None
-    hints: list[str] = field(default_factory=list)
-    lists: dict[str, "AdapterTrial"] = field(default_factory=dict)
-
-    @property
-    def is_good(self) -> bool:
-        return self.verdict in ("proven", "unproven") and not self.hints and not self.bad_rows
-
-
-class _Found(NamedTuple):
-    keys: set[str]
-    rows: dict[str, int | None]
-    listed: int
-    reading: Reading
 
 
 class _Tried(NamedTuple):
@@ -224,7 +136,7 @@ async def _try_list(
         trial.why = without_secrets(str(error))
         if "ignores the window" in trial.why and client.file is not None:
             trial.verdict = "window ignored"
-            trial.hints.append(_ignored(client))
+            trial.hints.append(ignored_hint(client))
         elif "the platform counts" in trial.why and client.file is not None:
             told = client.file.pages.total or client.file.pages.total_header
             trial.hints.append(f"[pages] total: {told!r} is no count of the window's orders")
@@ -289,12 +201,12 @@ async def _try(client: TrialClient[AdapterTrial], window: Window) -> set[str]:
     if trial.hints and first is not None and not first.rows and first.bad:
         trial.why = f"{len(first.bad)} of {len(first.bad)} rows cannot be read; the first: {first.bad[0].reason}"
         return set()
-    found = await _read(client, window)
+    found = await read_window(client, window)
     _judge(client, window, found)
     if found.keys and trial.verdict in ("proven", "unproven", "short"):
-        await _try_halves(client, window, found)
-        await _try_bounds(client, window, found)
-        await _try_zone(client, window, found)
+        await try_halves(client, window, found)
+        await try_bounds(client, window, found)
+        await try_zone(client, window, found)
     elif not found.keys:
         trial.hints.append("--from: there are no orders in this window; take a longer one to see rows")
     return found.keys
@@ -326,12 +238,6 @@ async def _try_window(client: TrialClient[AdapterTrial], file: AdapterFile, wind
     later = await client.page(Window(max(middle_ms, window.start_ms), window.end_ms), None)
     is_moving = later is not None and {row.key for row in later.rows} != {row.key for row in page.rows}
     client.log.hints.append(outside_hint(file, bounds.request(window), page, is_moving=is_moving))
-
-
-def _ignored(client: TrialClient[AdapterTrial]) -> str:
-    assert client.file is not None
-    where = f"{sent(client.file, 'window.start')} and {sent(client.file, 'window.end')}"
-    return f"{where}: the platform ignores one of them, or both"
 
 
 def _bad_lines(bad: Sequence[BadRow]) -> list[str]:
@@ -417,22 +323,7 @@ async def _try_numbers(
             client.log.hints.append(f"[pages] first = {begins_at - 1}: there is a page before {name} = {begins_at}")
 
 
-async def _read(client: TrialClient[AdapterTrial], window: Window) -> _Found:
-    """Read a window as a fetcher does."""
-    has_keys: dict[str, int | None] = {}
-    reading = Reading(client.declared, window, sets_bad_aside=True, checks_window=True, page_sizes=client.page_sizes)
-    listed = 0
-    while (ask := reading.next()) is not None:
-        page = await client.page(ask.window, ask.page)
-        if page is None:
-            reading.split()
-            continue
-        listed += len(page.rows) + len(page.bad)
-        has_keys |= {row.key: row.modified_ms for row in reading.feed(page)}
-    return _Found(set(has_keys), has_keys, listed, reading)
-
-
-def _judge(client: TrialClient[AdapterTrial], window: Window, found: _Found) -> None:
+def _judge(client: TrialClient[AdapterTrial], window: Window, found: TrialWindow) -> None:
     trial, result, file = client.log, found.reading.result, client.file
     trial.orders, trial.missing = result.distinct, result.missing
     trial.bad_rows = max(trial.bad_rows, len(result.bad))
@@ -472,135 +363,3 @@ def _judge(client: TrialClient[AdapterTrial], window: Window, found: _Found) -> 
         )
         if not rules.has_total and rules.style != "one":
             trial.why += ". If a token holds a place in the list, end_is_proof = true in [pages] makes its end a mark"
-
-
-def cost_of(declared: Declaration, window: Window, orders: int, slice_ms: int, longest_answer_ms: int) -> TrialCost:
-    """Return what 90 days would cost with `orders` in each such window, by the engine's own lengths and its usual
-    settings. `slice_ms`: the setting `slice`, 0 for `auto`."""
-    settings = with_declared(FetchSettings(slice_ms=slice_ms), declared)
-    lengths = lengths_of(declared, settings)
-    in_all = orders * HISTORY_MS // (window.end_ms - window.start_ms)
-    if lengths.is_one_walk:
-        slice_ms = HISTORY_MS
-    slice_ms = slice_ms or settled_length_ms(lengths, in_all, HISTORY_MS)
-    windows = -(-HISTORY_MS // slice_ms)
-    requests = max(windows * -(-slice_ms // lengths.longest_ms), windows * _requests_of(declared, in_all / windows))
-    requests *= declared.lists
-    per_second = lengths.per_s * declared.lists
-    if longest_answer_ms:
-        per_second = min(per_second, settings.concurrency * 1000 / longest_answer_ms)
-    return TrialCost(slice_ms, windows, in_all, requests, round(requests / per_second), round(per_second, 3))
-
-
-def _requests_of(declared: Declaration, orders: float) -> int:
-    """Return how many requests read a window with so many orders: one where they fit a page. Where pages cannot be
-    walked, a window that overflows is read again in smaller ones."""
-    size = declared.pages.size
-    if orders <= size:
-        return 1
-    return ceil(orders / size) if not is_halved(declared) else 1 + ceil(orders * 4 / (size * 3))
-
-
-async def _try_halves(client: TrialClient[AdapterTrial], window: Window, found: _Found) -> None:
-    step_ms = client.declared.window.bounds.step_ms
-    middle_ms = (window.start_ms + window.end_ms) // 2 // step_ms * step_ms
-    if not window.start_ms < middle_ms < window.end_ms or client.declared.window.bounds.upper == "absent":
-        return
-    first = await _read(client, Window(window.start_ms, middle_ms))
-    second = await _read(client, Window(middle_ms, window.end_ms))
-    both, halves = first.keys & second.keys, first.keys | second.keys
-    trial = client.log
-    trial.halves = TrialHalves(
-        len(first.keys), len(second.keys), len(both), len(found.keys - halves), len(halves - found.keys)
-    )
-    if both and 2 * len(both) >= min(len(first.keys), len(second.keys)):
-        trial.verdict, trial.why = "window ignored", f"both halves list the same {len(both)} orders"
-        trial.hints += [_ignored(client)] if client.file is not None else []
-    elif trial.halves.only_halves and await _lacks(client, window, halves):
-        trial.verdict = "failed"
-        trial.why = f"the whole window lists {len(found.keys)} orders, and its halves {len(halves)}: the list was cut"
-        trial.hints.append(
-            f"[pages]: the platform lists about {len(found.keys)} orders of a window at most, on all pages together, "
-            'and ends as if there were no more; declare a total, or use style = "one"'
-        )
-    elif trial.halves.only_whole:
-        trial.hints.append(
-            f"[window] lower or upper: {trial.halves.only_whole} orders of the whole window are in neither half"
-        )
-
-
-async def _lacks(client: TrialClient[AdapterTrial], window: Window, keys: set[str]) -> bool:
-    """Return whether the window still lacks orders that its halves list. They may have come in between."""
-    return bool(keys - (await _read(client, window)).keys)
-
-
-async def _try_bounds(client: TrialClient[AdapterTrial], window: Window, found: _Found) -> None:
-    """Ask for windows that begin and that end exactly at an order's time: is the order in them, as the file says?"""
-    bounds = client.declared.window.bounds
-    step_ms = max(bounds.step_ms, bounds.clock_ms)
-    times = sorted(
-        (at_ms, key)
-        for key, at_ms in found.rows.items()
-        if at_ms is not None and at_ms % step_ms == 0 and window.start_ms <= at_ms < window.end_ms
-    )
-    if not times:
-        return
-    trial = client.log
-    at_ms, key = times[-1]
-    if (
-        bounds.lower == "includes"
-        and at_ms + 1 < window.end_ms
-        and key not in (await _read(client, Window(at_ms, window.end_ms))).keys
-    ):
-        trial.hints.append(
-            f'[window] lower = "excludes": asked for all from {time_text(at_ms)} on, the platform leaves out the order '
-            "of exactly that time"
-        )
-    at_ms, key = times[0]
-    if bounds.upper == "includes" and key not in (await _read(client, Window(window.start_ms, at_ms + 1))).keys:
-        trial.hints.append(
-            f'[window] upper = "excludes": asked for all up to {time_text(at_ms)}, the platform leaves out the order '
-            "of exactly that time"
-        )
-
-
-async def _try_zone(client: TrialClient[AdapterTrial], window: Window, found: _Found) -> None:
-    """Ask for what is still to come. Orders of that are from the past, in another zone than the file says. The other
-    mistake, by which all that is new is still to come, shows in nothing but the age of the newest order."""
-    bounds, trial = client.declared.window.bounds, client.log
-    if bounds.time.format in ("unix_s", "unix_ms") or "absent" in (bounds.lower, bounds.upper):
-        return
-    start_ms = client.now_ms + SOON_MS
-    try:
-        page = await client.page(Window(start_ms, start_ms + min(FAR_MS, client.declared.window.longest_ms)), None)
-    except (TrialRefused, PlatformError):
-        page = None  # many platforms refuse to be asked for it
-    rows = [] if page is None or trial.verdict == "window ignored" else page.rows
-    if rows and all(row.modified_ms is None or row.modified_ms > client.now_ms for row in rows):
-        trial.hints.append(
-            f"[window] zone: the platform lists {len(rows)} orders of a time that is still to come by the file: its "
-            "wall time is that of a zone further east"
-        )
-    newest_ms = max((at_ms for at_ms in found.rows.values() if at_ms is not None), default=window.end_ms)
-    old_ms = client.now_ms - newest_ms
-    if old_ms > OLD_MS > client.now_ms - window.end_ms:
-        trial.why += f". The newest order is {span_text(old_ms)} old: if there were others since, look at [window] zone"
-
-
-def cost_text(cost: TrialCost) -> str:
-    """Return a cost as a sentence."""
-    return (
-        f"90 days as busy as this: {cost.orders:,} orders, {cost.windows:,} windows of {span_text(cost.slice_ms)}, "
-        f"about {cost.requests:,} requests; {span_text(cost.seconds * 1000)} at {cost.per_second:g} a second"
-    )
-
-
-def limit_text(limit: TrialLimit) -> str:
-    """Return what an answer tells of a limit as a sentence, in requests."""
-    parts = {
-        "left": "" if limit.left is None else f"{limit.left:,} left",
-        "most": "" if limit.at_once is None else f"{limit.at_once:,} at once",
-        "pace": "" if limit.per_second is None else f"{limit.per_second:.3g} a second",
-        "more": "" if limit.more_in_ms is None else f"more in {span_text(limit.more_in_ms)}",
-    }
-    return f"the answer tells of a limit, in requests: {', '.join(part for part in parts.values() if part)}"

@@ -13,8 +13,8 @@ from penstock.times import read_range, read_zone
 from streams.clock import now_ms
 
 if TYPE_CHECKING:
-    from penstock.admin.adapter_trial import AdapterTrial
     from penstock.admin.trial_client import TrialRequest
+    from penstock.admin.trial_result import AdapterTrial
     from platforms.adapter import Adapter
 
 __all__ = ["add_to"]
@@ -167,7 +167,7 @@ def read_adapter_file(text: str) -> str:
 
 
 def _tell(call: CommandCall, trial: "AdapterTrial") -> None:
-    from penstock.admin.adapter_trial import cost_text
+    from penstock.admin.trial_result import cost_text
 
     say = call.out.say
     say(f"adapter {trial.adapter}, window {trial.start} to {trial.end}")
@@ -185,7 +185,7 @@ def _tell(call: CommandCall, trial: "AdapterTrial") -> None:
 
 
 def _tell_list(call: CommandCall, trial: "AdapterTrial") -> None:
-    from penstock.admin.adapter_trial import limit_text
+    from penstock.admin.trial_result import limit_text
 
     say = call.out.say
     for number, request in enumerate(trial.requests[:1], start=1):

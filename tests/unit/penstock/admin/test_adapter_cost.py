@@ -6,7 +6,7 @@ from actors.fetch.rules.ledger import Tuning
 from actors.fetch.rules.settings import FetchSettings
 from actors.fetch.rules.tuning import judged, read, settled_length_ms
 from actors.fetch.slice_allocator import lengths_of
-from penstock.admin.adapter_trial import HISTORY_MS, cost_of
+from penstock.admin.trial_result import HISTORY_MS, cost_of
 from platforms.adapter import Declaration, PageRules, RateBucket, WindowRules
 from platforms.bounds import Bounds, Window
 
