@@ -1,16 +1,12 @@
 """The application that `bench flow` measures: rows of many tables of a SQLite file, each set to done.
 
 Each call notes when it began, and how many rows it got, in a file that all nodes share. `FLOW_BENCH` names the
-folder. Writers take turns by a file lock: SQLite lets one write at a time, and whoever finds it locked sleeps for up to
-a tenth of a second before he looks again."""
+folder."""
 
-import fcntl
 import os
 import sqlite3
 import struct
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -45,17 +41,6 @@ def open_db(name: str) -> sqlite3.Connection:
     return opened[name]
 
 
-@contextmanager
-def turn(name: str) -> Iterator[None]:
-    """Hold the one turn to write, among all threads of all nodes."""
-    file = os.open(folder() / f"{name}.turn", os.O_WRONLY | os.O_CREAT, 0o600)
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(file)
-
-
 class _Rows:
     name: str
 
@@ -69,11 +54,10 @@ class _Rows:
     def execute_many(self, contexts: list[penstock.FlowContext], rows: list[Any]) -> None:
         note(self.name, len(rows))
         db = open_db(self.name)
-        with turn(self.name):
-            db.execute("BEGIN IMMEDIATE")
-            for ctx in contexts:
-                db.execute(f"UPDATE rows_{ctx.shard} SET done = done + 1 WHERE id = ?", (int(ctx.key),))
-            db.execute("COMMIT")
+        db.execute("BEGIN IMMEDIATE")
+        for ctx in contexts:
+            db.execute(f"UPDATE rows_{ctx.shard} SET done = done + 1 WHERE id = ?", (int(ctx.key),))
+        db.execute("COMMIT")
 
 
 def note(name: str, count: int) -> None:
