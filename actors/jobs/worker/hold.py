@@ -40,6 +40,8 @@ EVERY_S = 1.0
 AGAIN_S = 0.2
 """After a turn that was not confirmed."""
 ANSWER_S = 1.0
+SAID_AGAIN_S = 2.5
+"""After a turn that was not confirmed: two turns more, for others who hear the leaders later than we do."""
 STALE_S = 0.25
 SPARE = 0.1
 """Share of the ack wait that is not counted on, so that cancelled handlers end before another holder begins, though the
@@ -87,6 +89,7 @@ class Hold:
         """Whether what is not begun may have been deleted."""
         self.doubts = 0
         """How often it came to that."""
+        self._failed_s = -math.inf
         self._is_stale = False
         """Something was not begun, since the server was not heard lately."""
         self._is_relinked = False
@@ -102,6 +105,14 @@ class Hold:
         at. Nor may anything begin unless the server was heard just now. `resume` is called when it is."""
         self.look(now_s)
         return not self.is_in_doubt and self._is_fresh(now_s)
+
+    def until_acknowledged_s(self) -> float:
+        """Return for how long what comes now waits on three servers: since the leaders were silent lately, another node
+        may have it, too, or may have ended it. The new leader does not know what the last one did in its last moment.
+        Whoever holds it runs it, or acknowledges it again, once the leaders reply."""
+        if not self._connection.is_clustered:
+            return 0.0
+        return max(0.0, self._failed_s + SAID_AGAIN_S - monotonic_s())
 
     def _is_fresh(self, now_s: float) -> bool:
         if now_s - self._connection.client.heard_s < STALE_S:
@@ -155,6 +166,7 @@ class Hold:
             await self._connection.flush(ANSWER_S)
             await self._confirm(ANSWER_S)
         except StreamError:
+            self._failed_s = monotonic_s()
             return False
         if monotonic_s() - began_s >= self._begin_s:
             return False  # the process was stopped meanwhile: only the next turn tells what holds

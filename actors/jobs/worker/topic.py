@@ -445,6 +445,8 @@ class TopicWorker:
             self._doubts.add(queue, delivery, wait_s)
         elif self._may_come_twice(delivery):
             self._doubts.add(queue, delivery, NEAR_MS / 1000)
+        elif again_s := self._hold.until_acknowledged_s():
+            self._doubts.add(queue, delivery, again_s)
         elif delivery.delivered > 1 or self._hold.is_in_doubt or self._may_be_over(delivery):
             self._doubts.add(queue, delivery, 0.0)
         else:

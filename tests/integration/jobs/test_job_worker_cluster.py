@@ -101,6 +101,29 @@ async def test_a_leader_that_comes_late_in_a_turn_gets_the_acknowledgements(tmp_
     assert heard == [b"+WPI", b"", b"+WPI"]  # an empty one acknowledges
 
 
+async def test_what_comes_after_the_leaders_were_silent_waits_until_its_other_holder_may_have_ended_it(
+    tmp_path: Path,
+) -> None:
+    """A new leader does not know what the last one handed out in its last moment, and hands it out once more."""
+    log = Log()
+
+    async def handle(job: Job) -> None:
+        log("begun", job.id)
+
+    async with cluster(tmp_path) as servers, connect(urls_of(servers), name="test") as connection:
+        async with open_jobs(connection) as jobs, working(jobs, handler(handle)) as work:
+            topic = work.worker.topic(TOPIC)
+            topic._hold._failed_s = monotonic_s()
+            await jobs.add("both")
+            with anyio.fail_after(10):
+                while not topic.held:
+                    await a_moment()
+            await connection.api(f"STREAM.PURGE.{jobs.namespace.stream('JOBS')}")  # as its other holder's ack does
+            await jobs.add("after")
+            await log.has("begun after")
+    assert log.lines == ["begun after"]
+
+
 LIMITED = "accounts { A { jetstream { max_file: 6M }, users: [ { user: a, password: a } ] } }\nno_auth_user: a\n"
 
 

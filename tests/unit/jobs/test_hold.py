@@ -1,24 +1,31 @@
 """Until when a node counts on what it holds, by the last confirmation."""
 
 import math
+from functools import partial
 from types import SimpleNamespace
 from typing import cast
 
+import anyio
 import pytest
 
-from actors.jobs.worker.hold import Hold
+from actors.jobs.worker import hold as module
+from actors.jobs.worker.hold import SAID_AGAIN_S, Hold
 from streams.connection import Connection
+from streams.errors import OutcomeUnknown
 
 
 class Told:
     """A hold that was confirmed at `confirmed_s`, and what it called since."""
 
-    def __init__(self, ack_wait_s: float, confirmed_s: float) -> None:
+    def __init__(self, ack_wait_s: float, confirmed_s: float, *, is_clustered: bool = True) -> None:
         self.calls: list[str] = []
         self.is_heard = True
         self.client = SimpleNamespace(heard_s=math.inf)
+        connection = SimpleNamespace(
+            client=self.client, flush=self._flush, is_clustered=is_clustered, on_reconnect=lambda _: lambda: None
+        )
         self.hold = Hold(
-            cast(Connection, SimpleNamespace(client=self.client)),
+            cast(Connection, connection),
             ack_wait_s=ack_wait_s,
             pullers=list,
             doubt=lambda: self.calls.append("doubt"),
@@ -29,8 +36,15 @@ class Told:
             confirmed=lambda: None,
             reconnected=lambda: None,
         )
+        self.turns, self.has_failed = 0, anyio.Event()
         self.hold.confirmed_s = confirmed_s
         self.hold.is_cut = self.hold.is_in_doubt = False
+
+    async def _flush(self, _timeout_s: float) -> None:
+        self.turns += 1
+        if self.turns == 2:
+            self.has_failed.set()
+        raise OutcomeUnknown("nobody replies", subject="")
 
 
 def test_on_three_servers_what_is_not_begun_is_in_doubt_first_and_everything_lost_later() -> None:
@@ -62,3 +76,19 @@ def test_nothing_begins_while_the_server_was_not_heard_lately() -> None:
     assert (told.hold.may_begin(100.7), told.hold.is_sure(100.7), told.calls) == (False, True, [])
     told.client.heard_s = 100.7
     assert told.hold.may_begin(100.8)
+
+
+@pytest.mark.parametrize(("is_clustered", "waits_s"), [(True, SAID_AGAIN_S), (False, 0.0)], ids=["three", "one"])
+async def test_what_comes_while_the_leaders_were_silent_lately_waits_for_who_may_have_it(
+    is_clustered: bool, waits_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told, now_s = Told(15.0, 100.0, is_clustered=is_clustered), 100.0
+    monkeypatch.setattr(module, "monotonic_s", lambda: now_s)
+    assert told.hold.until_acknowledged_s() == 0.0
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(partial(told.hold.keep, task_status=anyio.TASK_STATUS_IGNORED))
+        await told.has_failed.wait()
+        tasks.cancel_scope.cancel()
+    assert told.hold.until_acknowledged_s() == waits_s
+    now_s += SAID_AGAIN_S
+    assert told.hold.until_acknowledged_s() == 0.0
