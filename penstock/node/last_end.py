@@ -1,8 +1,9 @@
 """Ends the process where the node's own end does not come: a handler's thread runs on, or code swallows cancellation or
-blocks the event loop.
+blocks the event loop. Or the command is over, and a thread that the application started runs on.
 
 It works without the loop, in a daemon thread. It writes the reason to the log, if the log can still be written. Then
-the process ends at once, with code 1. Unfinished work comes again elsewhere.
+the process ends at once, with code 1, or with the code of the command that is over. Unfinished work comes again
+elsewhere.
 """
 
 import logging
@@ -13,10 +14,11 @@ import time
 import traceback
 
 from actors.runtime.logs import fields
+from penstock.node.logs import set_up_logs
 
 log = logging.getLogger(__name__)
 
-__all__ = ["LAST_S", "end_within", "keep_for"]
+__all__ = ["LAST_S", "end_despite_threads", "end_within", "keep_for"]
 
 LAST_S = 10.0
 """Beyond the drain deadline, and after a second signal: for clean-ups, an embedded server's too."""
@@ -29,10 +31,21 @@ _OURS = ("last-end", "job-watchdog")
 _kept_until_s = 0.0
 
 
-def end_within(wait_s: float, why: str, *, can_wait: bool = False) -> None:
+def end_within(wait_s: float, why: str, *, can_wait: bool = False, exit_code: int = EXIT_CODE) -> None:
     """Make sure that the process ends within `wait_s`. Of several calls the first to run out counts. `can_wait`: it may
     be later by `keep_for`."""
-    threading.Thread(target=_end, args=(wait_s, why, can_wait), name="last-end", daemon=True).start()
+    threading.Thread(target=_end, args=(wait_s, why, can_wait, exit_code), name="last-end", daemon=True).start()
+
+
+def end_despite_threads(exit_code: int) -> None:
+    """Make sure that a process whose command is over ends with `exit_code` within LAST_S. Python itself waits for each
+    thread that is no daemon, for ever if the thread does not end."""
+    left = [each.name for each in threading.enumerate() if not (each.daemon or each is threading.main_thread())]
+    if left:
+        if not logging.getLogger().handlers:  # the application failed before the node had a log
+            set_up_logs()
+        why = f"threads of the application do not end: {', '.join(left)}; start them with daemon=True"
+        end_within(LAST_S, why, exit_code=exit_code)
 
 
 def keep_for(wait_s: float) -> None:
@@ -41,18 +54,18 @@ def keep_for(wait_s: float) -> None:
     _kept_until_s = time.monotonic() + wait_s
 
 
-def _end(wait_s: float, why: str, can_wait: bool) -> None:
+def _end(wait_s: float, why: str, can_wait: bool, exit_code: int) -> None:
     time.sleep(wait_s)
     while can_wait and (left_s := _kept_until_s - time.monotonic()) > 0:
         time.sleep(left_s)
-    report = threading.Thread(target=_tell, args=(wait_s, why), name="last-end", daemon=True)
+    report = threading.Thread(target=_tell, args=(wait_s, why, exit_code), name="last-end", daemon=True)
     report.start()
     report.join(TELL_S)  # a full pipe, or a lock that is never released, must not keep us
-    os._exit(EXIT_CODE)
+    os._exit(exit_code)
 
 
-def _tell(wait_s: float, why: str) -> None:
-    log.error("node.ended_hard", extra=fields(after_s=wait_s, why=why, threads=_places(), exit_code=EXIT_CODE))
+def _tell(wait_s: float, why: str, exit_code: int) -> None:
+    log.error("node.ended_hard", extra=fields(after_s=wait_s, why=why, threads=_places(), exit_code=exit_code))
     for handler in logging.getLogger().handlers:
         handler.flush()
     sys.stdout.flush()

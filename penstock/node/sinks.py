@@ -56,12 +56,18 @@ def load_app(module: str) -> None:
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
             raise UsageError(f"app {module!r}: {_place_of(error)}{error}; install it, or mend the import") from error
         raise UsageError(f"app {module!r}: {error}; give a module that can be imported from this folder") from error
+    except SystemExit as error:  # else the node would end without a word, even as if all were well
+        told = f"{error.code!r}" if error.code is not None else ""
+        raise UsageError(
+            f"app {module!r}: {_place_of(error)}it calls sys.exit({told}) when it is imported; raise an error there, or"
+            " call it under `if __name__ == '__main__':`"
+        ) from error
     except Exception as error:  # whatever the user's own code does when it is imported
         what = str(error) if isinstance(error, PenstockError) else f"{type(error).__name__}: {error}"
         raise UsageError(f"app {module!r}: {_place_of(error)}{what}") from error
 
 
-def _place_of(error: Exception) -> str:
+def _place_of(error: BaseException) -> str:
     """Return the file and the line of the user's code at which its import failed, empty if it is not known."""
     if isinstance(error, SyntaxError):
         return f"{error.filename}, line {error.lineno}: " if error.filename else ""

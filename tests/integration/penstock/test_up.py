@@ -10,6 +10,7 @@ import anyio
 import pytest
 
 from actors.runtime.membership import TTL_S
+from penstock.node.last_end import LAST_S
 from streams.connection import Connection, connect
 from streams.credentials import Credentials
 from streams.publisher import Publisher
@@ -18,7 +19,7 @@ from streams.server import EmbeddedServer, embedded_server
 from streams.specs import wanted
 from streams.subjects import Namespace
 from streams.topology import apply
-from tests.support.command import node, penstock
+from tests.support.command import node, penstock, penstock_within
 from tests.support.moments import a_moment
 from tests.support.processes import free_ports
 from tests.support.server import add_consumer, add_stream, connected, stream_state
@@ -205,6 +206,17 @@ async def test_a_node_outlives_its_log_and_few_descriptors(server: EmbeddedServe
 async def _is_listed(connection: Connection, name: str) -> bool:
     bucket = connection.namespace.bucket("NODES")
     return not (await connection.request(f"$JS.API.DIRECT.GET.KV_{bucket}.$KV.{bucket}.{name}")).status
+
+
+async def test_a_thread_that_the_application_left_keeps_no_process_whose_command_is_over(tmp_path: Path) -> None:
+    (tmp_path / "threaded.py").write_text(
+        "import threading\nthreading.Thread(target=threading.Event().wait, name='poller').start()\nraise ValueError\n"
+    )
+    command = ("work", "threaded", "--nats", "nats://127.0.0.1:1")
+    refused = await penstock_within(LAST_S + 60, *command, PYTHONPATH=str(tmp_path))
+    assert refused.code == 2, "the command's own"
+    assert "threaded.py, line 3: ValueError" in refused.err
+    assert "poller; start them with daemon=True" in refused.err
 
 
 async def test_a_server_that_is_not_there_is_told_with_its_address() -> None:

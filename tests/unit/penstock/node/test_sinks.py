@@ -80,6 +80,8 @@ def test_app_that_cannot_be_imported_is_told_by_name() -> None:
         ("\n\nimport no_such_package\n", ", line 3: No module named 'no_such_package'; install it"),
         ("import penstock\n@penstock.job('mails', concurency=4)\ndef mails(job): ...\n", ", line 2: TypeError"),
         ("import penstock\npenstock.batch('')(type('Odd', (), {}))\n", ", line 2: "),
+        ("import sys\nsys.exit()\n", ", line 2: it calls sys.exit() when it is imported"),
+        ("import sys\nsys.exit('no DATABASE_URL')\n", ", line 2: it calls sys.exit('no DATABASE_URL') when"),
     ],
 )
 def test_a_fault_of_the_users_own_module_names_file_and_line(
