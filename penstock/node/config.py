@@ -14,7 +14,7 @@ import tomllib
 from collections.abc import Mapping
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args
 from urllib.parse import urlsplit
 
 import msgspec
@@ -134,7 +134,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         _check_http(self)
         for role in self.roles:
             if role not in ROLES:
-                raise ValueError(f"roles: {role!r} is none; there are {', '.join(ROLES)}{_nearest(role, ROLES)}")
+                raise ValueError(f"roles: {role!r} is no role{_nearest(role, ROLES)}")
         for name in ("password", "token", "nkey_seed", "callback_secret", "smtp_password"):
             value = getattr(self, name)
             if value and not is_reference(value):
@@ -285,6 +285,9 @@ def _converted(place: str, name: str, value: object) -> Any:
     try:
         return msgspec.convert(value, field.type, strict=not isinstance(value, str))
     except msgspec.ValidationError as error:
+        known = get_args(field.type)
+        if isinstance(value, str) and known and all(isinstance(one, str) for one in known):
+            raise UsageError(f"{place}: {name}: {value[:80]!a} is not known{_nearest(value, known)}") from error
         raise UsageError(f"{place}: {name}: {error}") from error
 
 

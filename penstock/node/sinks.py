@@ -48,6 +48,9 @@ def sink(function: OrdersFunction) -> OrdersFunction:
 
 def load_app(module: str) -> None:
     """Import the user's module, so that its decorators register what it serves. Raises UsageError."""
+    if not all(part.isidentifier() for part in module.split(".")) or module.endswith(".py"):
+        name = module.removesuffix(".py").strip("./").replace("/", ".")
+        raise UsageError(f"app {module!r}: is no module's name; write it as in an import, such as {name or 'my_app'}")
     if "" not in sys.path:
         sys.path.insert(0, "")
     try:

@@ -73,6 +73,14 @@ def test_app_that_cannot_be_imported_is_told_by_name() -> None:
 
 
 @pytest.mark.parametrize(
+    ("module", "name"), [("shop.py", "shop"), ("./shop", "shop"), ("apps/shop.py", "apps.shop"), ("..", "my_app")]
+)
+def test_a_path_in_place_of_a_module_is_told_how_to_write_it(module: str, name: str) -> None:
+    with pytest.raises(UsageError, match=f"no module's name; write it as in an import, such as {name}$"):
+        load_app(module)
+
+
+@pytest.mark.parametrize(
     ("code", "told"),
     [
         ("x = 1\ndef broken(:\n", ", line 2: SyntaxError"),
