@@ -156,13 +156,18 @@ class Instances:
         return await self.move(own.instance_id, checked)
 
     async def follow(self, held: Instance, now_ms: int) -> None:
-        """Let an instance that waits for another one go on, or fail, if that is over. Raises as `move` does, and
+        """Let an instance that waits for another one go on, or fail, if that is over. One that was retried since `held`
+        was read looks anew: what is read here may be older than the retries. Raises as `move` does, and
         MalformedMessage."""
         try:
             before: Instance | None = await self.get(held.after)
         except UnknownInstance:
             before = None
-        await self.move_own(held, lambda record: moves.follow(record, before, now_ms))
+
+        def follow(record: Instance) -> Instance:
+            return moves.follow(record, before, now_ms) if record.passes == held.passes else record
+
+        await self.move_own(held, follow)
 
     async def is_there(self, own: Instance) -> bool:
         """Return whether this instance is still the one of its id. It costs a read only where the view has another, or

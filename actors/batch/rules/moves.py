@@ -63,7 +63,7 @@ def start(record: Instance, now_ms: int) -> Instance:
     """Let a pending instance begin: its split is offered under a new fence."""
     if record.state != "pending" or record.is_paused or record.is_cancelling or not may_begin(record, now_ms):
         return record
-    return _step(replace(record, state="splitting", started_ms=now_ms), now_ms)
+    return _step(replace(record, state="splitting", started_ms=max(now_ms, record.freed_ms)), now_ms)
 
 
 def follow(record: Instance, before: Instance | None, now_ms: int) -> Instance:
@@ -77,7 +77,7 @@ def follow(record: Instance, before: Instance | None, now_ms: int) -> Instance:
     if before.state not in FINAL:
         return record
     if _has_ended_as(record.after_state, before):
-        return replace(record, freed_ms=now_ms)
+        return replace(record, freed_ms=max(now_ms, before.ended_ms))  # by another node's clock
     ended = f"{before.state}{before.reason and f' ({before.reason[:MOST_CAUSE]})'}"
     if before.state == "done" and record.after_state == "clean":
         ended = f"done with {_not_clean(before.counts)} items that did not succeed"

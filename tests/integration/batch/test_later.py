@@ -7,6 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 import penstock
+from actors.batch.rules import moves
 from actors.batch.rules.record import Instance
 from actors.batch.rules.refusals import BatchRefused
 from streams.clock import now_ms
@@ -133,3 +134,25 @@ async def test_a_batch_that_ended_while_nobody_looked_frees_what_waits(connectio
     with anyio.fail_after(60):
         async with plant(connection, [TASK], name="n3") as node:
             assert await ended(node, "l-late") == ("done", "")
+
+
+async def test_a_look_that_is_late_undoes_no_retry(connection: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node that was stopped between its read of the other one and its write wakes after a person's retries."""
+    async with plant(connection, [TASK], roles=("desk", "executor")) as node:
+        instances = node.engine.instances
+        await node.submit(TASK, [True], id="l-other", delay_ms=600_000)
+        await node.submit(TASK, [True], id="l-again", after="l-other")
+        held = await node.record("l-again")
+        cancelled = await instances.move("l-other", lambda record: moves.cancel(record, now_ms()))
+        await instances.follow(held, now_ms())
+        assert (await node.record("l-again")).state == "failed"
+        for instance_id in ("l-other", "l-again"):
+            await node.desk.retry(instance_id)
+
+        async def read_before(_instance_id: str) -> Instance:
+            return cancelled
+
+        with monkeypatch.context() as late:
+            late.setattr(instances, "get", read_before)
+            await instances.follow(held, now_ms())
+        assert (await node.desk.show("l-again")).state == "pending"

@@ -47,6 +47,11 @@ def test_it_goes_on_or_fails_by_how_the_other_one_ended(wanted: AfterState, ende
     assert (f"after b0 {moves.AFTER[wanted]}, which is {ended['state']}" in after.reason) is (state == "failed")
 
 
+def test_it_begins_no_earlier_than_the_other_one_ended_whatever_the_clocks_say() -> None:
+    freed = moves.follow(HELD, replace(BEFORE, state="done", ended_ms=NOW_MS + 2), NOW_MS)
+    assert moves.start(freed, NOW_MS).started_ms == NOW_MS + 2
+
+
 def test_a_predecessor_that_is_gone_or_another_one_now_is_told() -> None:
     for before in (None, replace(BEFORE, created_ms=9, state="done")):
         after = moves.follow(HELD, before, NOW_MS)
