@@ -7,13 +7,14 @@ Reply: {"outcomes": [{"index": 7, "status": "ok" | "failed" | "again" | "skipped
 Headers, over HTTP and NATS alike: `Penstock-Task`, `Penstock-Instance`, and `Penstock-Signature` if the nodes have a
 secret. The signature is as that of a callback, with a key of the task.
 
-An item that the reply leaves out runs again in another round. So do all items if there is no reliable reply: no
-connection, no subscriber, no end in time, 5xx, 408, 425, 429, a redirect, other JSON. Any other 4xx fails all items,
-with its body as the reason. On NATS the header `Nats-Service-Error-Code` stands for the status.
+An item that the reply leaves out, or names more than once, runs again in another round. So do all items if there is no
+reliable reply: no connection, no subscriber, no end in time, 5xx, 408, 425, 429, a redirect, other JSON. Any other 4xx
+fails all items, with its body as the reason. On NATS the header `Nats-Service-Error-Code` stands for the status.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
@@ -36,6 +37,7 @@ from streams.errors import StreamError
 
 MOST_BYTES = 16 * 1024 * 1024
 MOST_REASON = 300
+MOST_NAMED = 5
 RETRIED_STATUSES = (408, 425, 429)
 
 
@@ -79,13 +81,19 @@ def read_answer(raw: bytes, call: ExternalCall) -> list[object]:
         answer = msgspec.json.decode(raw, type=_Answer)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise NextRound(f"the answer is not {{'outcomes': [...]}}: {error}") from error
-    by_index = {outcome.index: outcome for outcome in answer.outcomes}
-    return [_end(by_index.get(context.index)) for context in call.contexts]
+    by_index: defaultdict[int, list[_Outcome]] = defaultdict(list)
+    for outcome in answer.outcomes:
+        by_index[outcome.index].append(outcome)
+    return [_end(by_index[context.index]) for context in call.contexts]
 
 
-def _end(outcome: _Outcome | None) -> object:
-    if outcome is None:
+def _end(told: Sequence[_Outcome]) -> object:
+    if not told:
         return NextRound("the answer left it out")
+    if len(told) > 1:
+        ends = ", ".join(each.status for each in told[:MOST_NAMED])
+        return NextRound(f"the answer names it {len(told)} times: {ends}")
+    [outcome] = told
     match outcome.status:
         case "ok":
             return None if bytes(outcome.info) == b"null" else Raw(bytes(outcome.info))

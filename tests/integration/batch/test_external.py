@@ -49,9 +49,10 @@ class Shop:
     def outcomes(self, body: dict[str, Any]) -> dict[str, Any]:
         self.bodies.append(body)
         told = (self._outcome(each["index"], each["item"]["name"], each["attempt"]) for each in body["items"])
-        return {"outcomes": [outcome for outcome in told if outcome is not None]}
+        lists = (outcome if isinstance(outcome, list) else [outcome] for outcome in told if outcome is not None)
+        return {"outcomes": [outcome for each in lists for outcome in each]}
 
-    def _outcome(self, index: int, name: str, attempt: int) -> dict[str, Any] | None:
+    def _outcome(self, index: int, name: str, attempt: int) -> dict[str, Any] | list[dict[str, Any]] | None:
         self.asked[name] += 1
         match name:
             case "told":
@@ -64,6 +65,10 @@ class Shop:
                 return {"index": index, "status": "again", "info": "busy"}
             case "forgotten" if attempt == 1:
                 return None
+            case "twice" if attempt == 1:
+                return [{"index": index, "status": "failed"}, {"index": index, "status": "ok"}]
+            case "always twice":
+                return [{"index": index, "status": "ok"}, {"index": index, "status": "failed"}]
         return {"index": index, "status": "ok"}
 
 
@@ -218,6 +223,18 @@ async def test_items_are_posted_and_answered(connection: Connection) -> None:
     assert first["items"][1] == {"index": 1, "attempt": 1, "item": {"name": "told"}}
     assert record.executor == f"http:{url}"
     assert view.result["files"] == ["result.xlsx"]
+
+
+async def test_an_item_that_an_answer_names_twice_is_sent_again(connection: Connection) -> None:
+    shop = Shop()
+    async with http_shop(shop) as url:
+        penstock.external_batch("twice-named", url, attempts=2, **QUICK)
+        async with plant(connection, ["twice-named"]) as node:
+            view = await run(node, "twice-named", ["plain", "twice", "always twice"])
+            found = await ends(node, view)
+    assert view.counts == Counts(succeeded=2, failed=1)
+    assert found["always twice"] == ("failed", "the answer names it 2 times: ok, failed")
+    assert (shop.asked["plain"], shop.asked["twice"], shop.asked["always twice"]) == (1, 2, 2)
 
 
 async def test_what_nobody_could_read_of_an_answer_costs_the_info_alone(connection: Connection) -> None:
