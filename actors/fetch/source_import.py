@@ -46,6 +46,7 @@ AT_ONCE = 128
 EVENTS_AT_ONCE = 500
 ADDED_SO = "it was added so"
 TRIES = 5
+REMOVED = "was removed by somebody else while the import ran; import it again if it shall be there"
 CHANGED_TOO = "was changed by somebody else again and again; import it again"
 
 Progress = Callable[[int, int], None]
@@ -134,9 +135,11 @@ class Importer:
         `numbers`: those of the rows, if they are not 1, 2, 3. A source that somebody else writes at the same moment, as
         a repeat of this call does, is compared and written again."""
         left = list(zip(numbers or range(1, len(rows) + 1), rows, strict=True))
-        done = Imported(is_trial=is_trial)
+        done, there = Imported(is_trial=is_trial), set[SourceKey]()
         for tried in range(1, TRIES + 1):
-            part, left = await self._run(left, done, is_updating=is_updating, progress=progress, is_first=tried == 1)
+            part, left = await self._run(
+                left, done, there, is_updating=is_updating, progress=progress, is_first=tried == 1
+            )
             done = part if tried == 1 else _joined(done, part)
             if not left:
                 return done
@@ -145,13 +148,26 @@ class Importer:
         return _joined(done, Imported(faults=lost))
 
     async def _run(
-        self, rows: Sequence[NumberedRow], before: Imported, *, is_updating: bool, progress: Progress, is_first: bool
+        self,
+        rows: Sequence[NumberedRow],
+        before: Imported,
+        there: set[SourceKey],
+        *,
+        is_updating: bool,
+        progress: Progress,
+        is_first: bool,
     ) -> tuple[Imported, list[NumberedRow]]:
         """Check and write rows once. Return also those that somebody else wrote at the same moment. Later on a row that
-        cannot be taken any more keeps no other from being written."""
+        cannot be taken any more keeps no other from being written. `there`: the sources that an earlier try has seen.
+        One that is gone was removed, and is not put back."""
         known = await self._read()
         levels = known.settings.levels.with_levels({})
         wanted, faults = await self._check(rows, known, levels)
+        removed = [each for each in wanted if each.differs is None and each.source in there]
+        faults += [RowFault(each.row, "source", f"{each.source} {REMOVED}") for each in removed]
+        gone = {each.row for each in removed}
+        wanted = [each for each in wanted if each.row not in gone]
+        there.update(known.records)
         writing = [each for each in wanted if each.differs is None or (each.differs and is_updating)]
         is_trial, lost = before.is_trial or (is_first and bool(faults)), set[int]()
         if not is_trial:

@@ -11,6 +11,7 @@ from actors.fetch.overview import Overview
 from actors.fetch.rules.ledger import Ledger, first_ledger
 from actors.fetch.source_import import AT_ONCE, Imported, SourceRow
 from actors.fetch.sources import SourceKey
+from penstock.admin.source_moves import remove
 from streams.clock import now_ms
 from streams.entries import Entry
 from tests.support.cli import CommandLine
@@ -153,6 +154,28 @@ async def test_what_another_import_writes_otherwise_is_not_counted_as_added(cli:
     assert sum(each.added for each in done.values()) == 2 * AT_ONCE
     assert {len(each.differing) + each.added + each.same for each in done.values()} == {2 * AT_ONCE}
     assert [each.faults for each in done.values()] == [[], []]
+
+
+async def test_a_source_that_is_removed_while_an_import_runs_is_not_put_back(
+    cli: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, other = (msgspec.convert(row("gone/s1", settings={"retries": n}), SourceRow) for n in (3, 4))
+    await cli.records.importer.run([first])
+    importer = cli.records.importer
+    known = await importer._read()
+
+    async def read_late() -> object:
+        """Read what was there before the removal, once."""
+        monkeypatch.undo()
+        await remove(cli.records, SourceKey("gone", "s1"), keeps_ledger=False)
+        return known
+
+    monkeypatch.setattr(importer, "_read", read_late)
+    done = await importer.run([other], is_updating=True)
+    assert [(each.row, each.field) for each in done.faults] == [(1, "source")]
+    assert "gone/s1 was removed" in done.faults[0].problem
+    assert (done.added, done.changed, await cli.records.sources("gone.*")) == (0, 0, {})
+    assert (await cli.records.importer.run([other])).added == 1
 
 
 async def test_pages_of_sources_are_the_list_whatever_was_removed(cli: CommandLine) -> None:
