@@ -1,6 +1,8 @@
 """`penstock jobs`: put aside until they are due, handed out, taken back when their time to run is over."""
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -17,6 +19,7 @@ from streams.clock import now_ms
 from streams.job_messages import NewJob, OnSame, Priority
 
 if TYPE_CHECKING:
+    from penstock.rows.job_files import SubmitReport
     from penstock.rows.job_rows import Defaults
 
 __all__ = ["add_to"]
@@ -106,16 +109,41 @@ async def _add_one(call: CommandCall, job: NewJob) -> None:
     call.out.result(answer)
 
 
+@contextmanager
+def _place_if_stopped(path: str, told: "SubmitReport") -> Iterator[None]:
+    """Say from which line to go on if the command is stopped from outside. An error says it itself."""
+    is_told = False
+    try:
+        yield
+        is_told = True
+    except Exception:
+        is_told = True
+        raise
+    finally:
+        if not is_told:
+            at = told.next_line
+            text = f"{path}: stopped; all before line {at} is done, and --from-line {at} goes on there"
+            typer.echo(f"{text}. Lines without an id may come twice from there on, up to 1,000 of them", err=True)
+
+
 async def _add_file(
     call: CommandCall, path: str, defaults: "Defaults", *, skips_bad: bool, from_line: int, rate: float | None
 ) -> None:
-    from penstock.rows.job_files import add_rows, open_rows
+    from penstock.rows.job_files import SubmitReport, add_rows, open_rows
 
+    told = SubmitReport()
     with open_rows(path) as rows:
         async with open_jobs(call) as jobs:
-            with progress("adding") as advance:
-                told = await add_rows(
-                    jobs.add_many, rows, defaults, skips_bad=skips_bad, from_line=from_line, rate=rate, advance=advance
+            with progress("adding") as advance, _place_if_stopped(path, told):
+                await add_rows(
+                    jobs.add_many,
+                    rows,
+                    defaults,
+                    skips_bad=skips_bad,
+                    from_line=from_line,
+                    rate=rate,
+                    advance=advance,
+                    told=told,
                 )
     for bad in told.bad[:MOST_TOLD]:
         typer.echo(f"{path} line {bad.line}: {bad.reason}", err=True)
@@ -123,7 +151,9 @@ async def _add_file(
         typer.echo(f"… and {len(told.bad) - MOST_TOLD} more lines; --json tells all", err=True)
     call.out.say(f"{told.added} added, {told.kept} there already, {len(told.bad)} not added")
     if told.next_line:
-        call.out.say(f"stopped before line {told.next_line}; --from-line {told.next_line} goes on there")
+        behind = sum(bad.line < told.next_line for bad in told.bad)
+        left = f". It leaves out {behind} refused before it, which are named above: add those apart" if behind else ""
+        call.out.say(f"stopped before line {told.next_line}; --from-line {told.next_line} goes on there{left}")
     call.out.result(told)
     if told.bad:
         raise typer.Exit(1)

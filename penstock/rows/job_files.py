@@ -40,7 +40,8 @@ AddMany = Callable[[Sequence[NewJob]], Awaitable[Sequence[Added | NotAdded]]]
 
 
 class SubmitReport(Struct):
-    """The result of a file's lines. `next_line`: the line to go on from after a stop, 0 if the end was reached."""
+    """The result of a file's lines. `next_line`: the line to go on from after a stop, 0 if the end was reached. While a
+    batch is added it is the first line of that."""
 
     added: int = 0
     kept: int = 0
@@ -71,29 +72,35 @@ async def add_rows(
     from_line: int = 1,
     rate: float | None = None,
     advance: Callable[[float], None] = lambda _share: None,
+    told: SubmitReport | None = None,
 ) -> SubmitReport:
     """Add the jobs of a file by `add`, at most `rate` a second (`None`: no limit). Return the result. If `add` fails,
-    the error names the line to go on from."""
-    told, batch, size, total, pace = SubmitReport(), list[Read](), 0, _size_of(file), OwnPace(rate, most=MOST_IN_BATCH)
+    the error names the line to go on from. `told`: where the result is written as it grows, for a caller that is
+    stopped."""
+    told = SubmitReport() if told is None else told
+    told.next_line, stopped = from_line, 0
+    batch, size, total, pace = list[Read](), 0, _size_of(file), OwnPace(rate, most=MOST_IN_BATCH)
     for row in read_rows(file, defaults, from_line=from_line, now_ms=now_ms()):
         if isinstance(row, BadJobRow):
             told.bad.append(row)
             if not skips_bad:
-                told.next_line = row.line
+                stopped = row.line
                 break
             continue
         batch.append(row)
         size += len(bytes(row.job.body))
         if len(batch) == pace.group or size >= BATCH_BYTES:
             await pace.wait(len(batch))
-            if await _flush(add, batch, told) and not skips_bad:
-                told.next_line = batch[-1].line + 1
+            is_refused = await _flush(add, batch, told)
+            told.next_line = batch[-1].line + 1
+            if is_refused and not skips_bad:
                 return told
             advance(batch[-1].read_bytes / total if total else 0.0)
             batch, size = [], 0
     await pace.wait(len(batch))
-    if await _flush(add, batch, told) and not skips_bad and not told.next_line:
-        told.next_line = batch[-1].line + 1
+    if await _flush(add, batch, told) and not skips_bad and not stopped:
+        stopped = batch[-1].line + 1
+    told.next_line = stopped
     return told
 
 
@@ -127,7 +134,10 @@ async def _flush(add: AddMany, batch: Sequence[Read], told: SubmitReport) -> boo
     try:
         answers = await _answers(add, [replace(row.job, nonce=row.job.nonce or fresh_nonce()) for row in batch])
     except PenstockError as error:
-        raise PenstockError(f"lines {first} to {last}: {error}; --from-line {first} goes on with them") from error
+        twice = "" if all(row.job.id for row in batch) else "; those without an id that were added come twice then"
+        raise PenstockError(
+            f"lines {first} to {last}: {error}; --from-line {first} goes on with them{twice}"
+        ) from error
     for row, answer in zip(batch, answers, strict=True):
         if isinstance(answer, NotAdded):
             told.bad.append(BadJobRow(row.line, answer.reason))

@@ -288,6 +288,29 @@ async def test_what_stays_unknown_ends_the_file_before_its_batch(
         await told(Troubled(*[trouble] * 5), numbered(1500), skips_bad=skips_bad)
 
 
+@pytest.mark.parametrize(("line", "said"), [(b'{"id": "7"}\n', False), (b"{}\n", True)])
+async def test_lines_without_an_id_whose_outcome_nobody_knows_may_come_twice_and_that_is_said(
+    monkeypatch: pytest.MonkeyPatch, line: bytes, said: bool
+) -> None:
+    monkeypatch.setattr("penstock.rows.job_files.AGAIN_S", (0.0,) * 4)
+    with pytest.raises(PenstockError, match="--from-line 1 goes on with them") as stopped:
+        await told(Troubled(*[Timeout] * 5), BytesIO(line))
+    assert ("those without an id that were added come twice" in str(stopped.value)) is said
+
+
+async def test_a_file_that_is_stopped_has_told_from_where_to_go_on() -> None:
+    found, taker = SubmitReport(), Taker()
+
+    async def stop_at_the_second(jobs: Sequence[NewJob]) -> list[Added | NotAdded]:
+        if taker.calls:
+            raise KeyError("as a stop from outside")
+        return await taker(jobs)
+
+    with pytest.raises(KeyError):
+        await add_rows(stop_at_the_second, numbered(2500), MAIL, skips_bad=False, told=found)
+    assert (found.added, found.next_line) == (1000, 1001)
+
+
 async def test_what_a_node_refuses_stops_after_its_batch() -> None:
     taker = Taker("30")
     found = await told(taker, numbered(2500))
