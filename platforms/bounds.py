@@ -90,6 +90,10 @@ class Bounds(Struct, frozen=True):
             None if upper is None else upper - high[0] + self.step_ms,
         )
 
+    def middle_ms(self, window: Window) -> int:
+        """Return the middle of a window, on the step. It may be before its start, where the step is longer."""
+        return (window.start_ms + window.end_ms) // 2 // self.step_ms * self.step_ms
+
     @property
     def blurred(self) -> tuple[tuple[int, int], ...]:
         """The stretches of time in which no bound can be written exactly, earliest first: around the moments at which

@@ -67,14 +67,10 @@ def wants_check(known: PageSize, page: Page) -> bool:
     return known.wants(listed) and listed >= _LEAST and page.next is None and not page.has_more
 
 
-def _middle_ms(window: Window, bounds: Bounds) -> int:
-    return (window.start_ms + window.end_ms) // 2 // bounds.step_ms * bounds.step_ms
-
-
 def halves(window: Window, bounds: Bounds, page: Page) -> tuple[Window, ...]:
     """Return the half in which the list stops, if its rows come in the order of their times. Otherwise both halves.
     None of them: the bounds cannot ask for less."""
-    middle_ms = _middle_ms(window, bounds)
+    middle_ms = bounds.middle_ms(window)
     if "absent" in (bounds.lower, bounds.upper) or not window.start_ms < middle_ms < window.end_ms:
         return ()
     first, last = Window(window.start_ms, middle_ms), Window(middle_ms, window.end_ms)
@@ -130,7 +126,7 @@ class TotalCheck:
     `first`: the answer that has it."""
 
     def __init__(self, window: Window, bounds: Bounds, first: Page, total: int) -> None:
-        middle_ms = _middle_ms(window, bounds)
+        middle_ms = bounds.middle_ms(window)
         middle_ms = middle_ms if middle_ms > window.start_ms else middle_ms + bounds.step_ms
         halves = Window(window.start_ms, middle_ms), Window(middle_ms, window.end_ms)
         self._windows = (*halves, Window(middle_ms, middle_ms + 1))

@@ -290,6 +290,7 @@ class Monitor:
         return until_ms
 
     async def _look_if_usable(self, source: SourceKey) -> int:
+        """Look at a source whose ledger can be read and whose settings are known. Return as `_look`."""
         ledger, revision = await self._usable(source), self._sources.settings_revision(source)
         if ledger is None or not self._settings.has_seen(source.platform, source.source, revision):
             return 0

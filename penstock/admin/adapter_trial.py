@@ -234,8 +234,7 @@ async def _try_window(client: TrialClient[AdapterTrial], file: AdapterFile, wind
     bounds = client.declared.window.bounds
     if not is_outside(bounds.request(window), page):
         return
-    middle_ms = (window.start_ms + window.end_ms) // 2 // bounds.step_ms * bounds.step_ms
-    later = await client.page(Window(max(middle_ms, window.start_ms), window.end_ms), None)
+    later = await client.page(Window(max(bounds.middle_ms(window), window.start_ms), window.end_ms), None)
     is_moving = later is not None and {row.key for row in later.rows} != {row.key for row in page.rows}
     client.log.hints.append(outside_hint(file, bounds.request(window), page, is_moving=is_moving))
 

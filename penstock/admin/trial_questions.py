@@ -17,34 +17,34 @@ SOON_MS, OLD_MS, FAR_MS = 900_000, 3_600_000, 14 * 3_600_000
 
 
 class TrialWindow(NamedTuple):
-    """What a window listed: the keys, the time of each, and how many rows. `reading`: how it was read."""
+    """What a window listed: the time of each order by its key. `reading`: how it was read."""
 
-    keys: set[str]
     rows: dict[str, int | None]
-    listed: int
     reading: Reading
+
+    @property
+    def keys(self) -> set[str]:
+        return set(self.rows)
 
 
 async def read_window(client: TrialClient[AdapterTrial], window: Window) -> TrialWindow:
     """Read a window as a fetcher does."""
-    has_keys: dict[str, int | None] = {}
+    rows: dict[str, int | None] = {}
     reading = Reading(client.declared, window, sets_bad_aside=True, checks_window=True, page_sizes=client.page_sizes)
-    listed = 0
     while (ask := reading.next()) is not None:
         page = await client.page(ask.window, ask.page)
         if page is None:
             reading.split()
             continue
-        listed += len(page.rows) + len(page.bad)
-        has_keys |= {row.key: row.modified_ms for row in reading.feed(page)}
-    return TrialWindow(set(has_keys), has_keys, listed, reading)
+        rows |= {row.key: row.modified_ms for row in reading.feed(page)}
+    return TrialWindow(rows, reading)
 
 
 async def try_halves(client: TrialClient[AdapterTrial], window: Window, found: TrialWindow) -> None:
     """Ask for the window in two halves: do they list what the whole one did?"""
-    step_ms = client.declared.window.bounds.step_ms
-    middle_ms = (window.start_ms + window.end_ms) // 2 // step_ms * step_ms
-    if not window.start_ms < middle_ms < window.end_ms or client.declared.window.bounds.upper == "absent":
+    bounds = client.declared.window.bounds
+    middle_ms = bounds.middle_ms(window)
+    if not window.start_ms < middle_ms < window.end_ms or bounds.upper == "absent":
         return
     first = await read_window(client, Window(window.start_ms, middle_ms))
     second = await read_window(client, Window(middle_ms, window.end_ms))

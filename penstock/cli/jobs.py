@@ -112,18 +112,15 @@ async def _add_one(call: CommandCall, job: NewJob) -> None:
 @contextmanager
 def _place_if_stopped(path: str, told: "SubmitReport") -> Iterator[None]:
     """Say from which line to go on if the command is stopped from outside. An error says it itself."""
-    is_told = False
     try:
         yield
-        is_told = True
     except Exception:
-        is_told = True
         raise
-    finally:
-        if not is_told:
-            at = told.next_line
-            text = f"{path}: stopped; all before line {at} is done, and --from-line {at} goes on there"
-            typer.echo(f"{text}. Lines without an id may come twice from there on, up to 1,000 of them", err=True)
+    except BaseException:
+        at = told.next_line
+        text = f"{path}: stopped; all before line {at} is done, and --from-line {at} goes on there"
+        typer.echo(f"{text}. Lines without an id may come twice from there on, up to 1,000 of them", err=True)
+        raise
 
 
 async def _add_file(
