@@ -2,8 +2,8 @@
 blocks the event loop. Or the command is over, and a thread that the application started runs on.
 
 It works without the loop, in a daemon thread. It writes the reason to the log, if the log can still be written. Then
-the process ends at once, with code 1, or with the code of the command that is over. Unfinished work comes again
-elsewhere.
+the process ends at once, with code 1, or with the code of the command that is over, the higher one. Unfinished work
+comes again elsewhere.
 """
 
 import logging
@@ -29,12 +29,17 @@ _OURS = ("last-end", "job-watchdog")
 
 
 _kept_until_s = 0.0
+_exit_code = 0
+_ends = threading.Lock()
+"""Whoever ends the process takes it for good."""
 
 
 def end_within(wait_s: float, why: str, *, can_wait: bool = False, exit_code: int = EXIT_CODE) -> None:
-    """Make sure that the process ends within `wait_s`. Of several calls the first to run out counts. `can_wait`: it may
-    be later by `keep_for`."""
-    threading.Thread(target=_end, args=(wait_s, why, can_wait, exit_code), name="last-end", daemon=True).start()
+    """Make sure that the process ends within `wait_s`. Of several calls the first to run out counts, with the highest
+    code of all. `can_wait`: it may be later by `keep_for`."""
+    global _exit_code  # there is one process
+    _exit_code = max(_exit_code, exit_code)
+    threading.Thread(target=_end, args=(wait_s, why, can_wait), name="last-end", daemon=True).start()
 
 
 def end_despite_threads(exit_code: int) -> None:
@@ -50,22 +55,23 @@ def end_despite_threads(exit_code: int) -> None:
 
 def keep_for(wait_s: float) -> None:
     """Let the process go on for `wait_s` from now: its embedded server writes its store."""
-    global _kept_until_s  # there is one process
+    global _kept_until_s
     _kept_until_s = time.monotonic() + wait_s
 
 
-def _end(wait_s: float, why: str, can_wait: bool, exit_code: int) -> None:
+def _end(wait_s: float, why: str, can_wait: bool) -> None:
     time.sleep(wait_s)
     while can_wait and (left_s := _kept_until_s - time.monotonic()) > 0:
         time.sleep(left_s)
-    report = threading.Thread(target=_tell, args=(wait_s, why, exit_code), name="last-end", daemon=True)
+    _ends.acquire()
+    report = threading.Thread(target=_tell, args=(wait_s, why), name="last-end", daemon=True)
     report.start()
     report.join(TELL_S)  # a full pipe, or a lock that is never released, must not keep us
-    os._exit(exit_code)
+    os._exit(_exit_code)
 
 
-def _tell(wait_s: float, why: str, exit_code: int) -> None:
-    log.error("node.ended_hard", extra=fields(after_s=wait_s, why=why, threads=_places(), exit_code=exit_code))
+def _tell(wait_s: float, why: str) -> None:
+    log.error("node.ended_hard", extra=fields(after_s=wait_s, why=why, threads=_places(), exit_code=_exit_code))
     for handler in logging.getLogger().handlers:
         handler.flush()
     sys.stdout.flush()
