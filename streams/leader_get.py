@@ -62,6 +62,14 @@ async def last_of_leader(
     return int(state["last_seq"]) if state.get("subjects" if pattern else "messages") else None
 
 
+async def info_of_leader(connection: Connection, stream: str, *, timeout_s: float) -> dict[str, Any]:
+    """Return what the leader tells of a stream. Raises as `get_of_leader`."""
+    answer = await _in_time(connection, f"STREAM.INFO.{stream}", {}, timeout_s, "")
+    if answer is None:
+        raise OutcomeUnknown("there is no answer about the stream", subject=stream)
+    return answer
+
+
 async def _in_time(
     connection: Connection, request: str, asked: Mapping[str, object], timeout_s: float, domain: str
 ) -> dict[str, Any] | None:

@@ -88,7 +88,7 @@ class WireClient(Client):
     @property
     def memory(self) -> str:
         """Return an id of the server's memory of message ids. A single server forgets the ids of deleted messages when
-        it is started anew. The servers of a cluster have them from each other."""
+        it is started anew. The servers of a cluster have them from each other, but see leader_terms.py."""
         cluster = self._server_info.get("cluster", "")
         return f"{CLUSTER}{cluster}" if cluster else str(self._server_info.get("server_id", ""))
 

@@ -32,6 +32,7 @@ from actors.jobs.rules.job_rules import (
 from actors.jobs.stream import LOOKED_MS, NEAR_MS, PAUSES_S, SOON_MS, JobStream, TakenBack
 from actors.runtime.failpoints import reach
 from actors.runtime.supervisor import one_error
+from streams.clock import monotonic_s
 from streams.errors import OutcomeUnknown, Repeated, RevisionConflict, StreamError
 from streams.job_messages import READY_TOKENS, FirstTry, JobRecord, OnSame, Outcome, State
 from streams.log import delete_entry, purge_subject
@@ -45,7 +46,9 @@ by its job alone."""
 LATE_S = 20
 """What ends later than so many seconds after its add leaves a trace, if it may be added again by what was read before
 its end. The server knows the add for 60 s, and what was read is added within `LONGEST_AGE_S`."""
-
+ASK_S = 2.0
+ELECTION_S = 3.0
+"""Where there are several servers, no other one leads so soon after the leader has answered."""
 
 AT_ONCE = 32
 """Jobs whose ids are taken, and that are decided on at the same time."""
@@ -163,9 +166,18 @@ class JobAdds:
         there, or one that was added under the same nonce ended since `first`. Every such job has `late_s` (LATE_S).
 
         Nothing is stored if the server may have forgotten since `first` what it had stored: OutcomeUnknown."""
-        if not self._is_remembered(first):
-            why = f"more than {LONGEST_AGE_S:g} s have passed, or the server was started anew; not added"
+        first_s = monotonic_s() - first.age_s
+        try:
+            is_remembered = self._is_remembered(first) and await self._jobs.term.ask(ASK_S) <= first_s
+        except StreamError as error:
+            return [error for _ in jobs]
+        if not is_remembered:
+            why = (
+                f"more than {LONGEST_AGE_S:g} s have passed, or the server was started, or leads, since then; not added"
+            )
             return [OutcomeUnknown(why, subject=job.id) for job in jobs]
+        if self._jobs.connection.is_clustered:
+            until_s = min(until_s, monotonic_s() + ELECTION_S)
         now_ms = self._jobs.clock.now_ms()
         moves = [self._jobs.placed(job, expected=0, now_ms=now_ms, message_id=add_of(job.nonce)) for job in jobs]
         outcomes = await self._jobs.move_many(moves, until_s=until_s)

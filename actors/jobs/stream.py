@@ -37,6 +37,7 @@ from streams.job_messages import (
     decode_job,
     encode_job,
 )
+from streams.leader_terms import LeaderTerm
 from streams.log import LogEntry, delete_entry, entry_at, last_entries, last_entry, next_entry
 from streams.moves import Move, Mover
 from streams.outcomes import Receipt
@@ -98,6 +99,7 @@ class JobStream:
         self._mover = Mover(connection, publisher, self.name)
         own = namespace.subject("jobs", "read", secrets.token_hex(8))
         self._sure_reads = SureReads(connection, publisher, self.name, own)
+        self.term = LeaderTerm(connection, self.name)
         self._prefixes: dict[tuple[str, str], str] = {}
         self._told: dict[int, list[tuple[int, int, str]]] = {}
 
