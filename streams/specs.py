@@ -1,7 +1,6 @@
 """The wanted streams, buckets and consumers as plain data, each setting with its reason. Pure.
 
-`topology.py` compares these with a server and applies them. `WHY` states what each setting protects, because a node
-that refuses to start on a wrong setting has to explain it.
+`topology.py` compares these with a server and applies them.
 """
 
 from typing import Literal
@@ -464,42 +463,3 @@ def _buckets(namespace: Namespace, replicas: int) -> tuple[BucketSpec, ...]:
 
 def _joined(*tokens: str) -> str:
     return "_".join(check_token("consumer", token) for token in tokens)
-
-
-WHY = {
-    "metadata": "it does not say which version of Penstock made it",
-    "subjects": "messages to the missing subjects would be refused",
-    "retention": "work that is done would stay, or orders would be gone once read",
-    "discard": "when full it would drop the oldest instead of refusing",
-    "discard_new_per_subject": "a second offer of a slice would replace the first while it is being worked on",
-    "max_msgs_per_subject": "the number of kept values decides what a key or a slice is",
-    "max_msgs": "what is beyond is refused or dropped",
-    "max_bytes": "what is beyond is refused or dropped",
-    "max_age": "what is older is dropped",
-    "max_msg_size": "larger messages are refused",
-    "max_consumers": "with more topics or tasks, their nodes cannot run",
-    "num_replicas": "acknowledged data would be lost with one server",
-    "duplicate_window": "a publish repeated later than this is stored twice",
-    "storage": "memory forgets with the process",
-    "allow_direct": "reads by key would find nobody to answer",
-    "allow_atomic": "pages of messages could not be stored whole or not at all",
-    "allow_msg_ttl": "leases, nodes and finished jobs would never expire",
-    "allow_msg_schedules": "nothing would be delivered later",
-    "allow_rollup_hdrs": "a key could not be purged",
-    "deny_delete": "single revisions could be deleted under a running node",
-    "deny_purge": "a key could not be purged",
-    "sealed": "it takes no messages any more",
-    "mirror": "it copies another stream and takes no messages",
-    "subject_transform": "messages would be stored under other subjects",
-    "subject_delete_marker_ttl": "an expired lease would leave a marker that keeps everybody from taking it",
-    "ack_policy": "work would count as done before it is",
-    "ack_wait": "a dead worker's messages would come back too late, or a living one's too early",
-    "max_deliver": "at the limit the server parks a message for good and tells nobody",
-    "max_ack_pending": "workers would wait for each other",
-    "max_waiting": "a large cluster would have requests refused",
-    "filter_subject": "it would hand out other messages",
-    "filter_subjects": "it would hand out other messages",
-    "deliver_policy": "it would leave out messages",
-    "replay_policy": "messages would come as slowly as they once were stored",
-    "backoff": "it overrides ack_wait, and delayed retries come at the wrong time",
-}

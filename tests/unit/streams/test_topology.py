@@ -6,6 +6,7 @@ import pytest
 from msgspec import structs
 
 from streams.differences import (
+    WHY,
     Difference,
     compare_consumer,
     compare_server,
@@ -19,7 +20,6 @@ from streams.errors import MalformedSubject, Refused
 from streams.specs import (
     VERSION,
     VERSION_KEY,
-    WHY,
     Profile,
     Sizes,
     StreamSpec,
