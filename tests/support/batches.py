@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -14,6 +15,7 @@ from msgspec import Raw
 from actors.batch.callbacks import TRIES
 from actors.batch.desk import BatchDesk
 from actors.batch.executor.handler import TaskHandler
+from actors.batch.executor.lanes import Admitted, Item, first
 from actors.batch.items import BatchItems
 from actors.batch.rules.record import Instance
 from actors.batch.views import View
@@ -27,7 +29,7 @@ from penstock.node.jobs_engine import open_jobs_engine
 from penstock.node.node import Node, open_node
 from penstock.sdk.batches import task_handlers
 from streams.backoff import Backoff
-from streams.batch_messages import ChunkResult, NewBatch
+from streams.batch_messages import ChunkResult, NewBatch, Outcome
 from streams.connection import Connection
 from streams.topology import apply
 from tests.support.server import topology_for
@@ -38,6 +40,19 @@ LONG_S = 120.0
 def batch_of(task: str, given: Any = None, **named: Any) -> NewBatch:
     """Return what the desk takes, with `given` as its input."""
     return NewBatch(task=task, input=Raw(msgspec.json.encode(given)), **named)
+
+
+class OpenGate:
+    """A gate that admits every item at once."""
+
+    def is_shut(self) -> bool:
+        return False
+
+    async def admit(self, waiting: deque[Item], most: int) -> Admitted:
+        return Admitted(first(waiting, most))
+
+    def ended(self, outcomes: Sequence[Outcome]) -> None:
+        pass
 
 
 class Plant:

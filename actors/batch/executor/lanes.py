@@ -115,19 +115,6 @@ class Gate(Protocol):
         """Hear how items ended."""
 
 
-class OpenGate:
-    """A gate that admits every item at once."""
-
-    def is_shut(self) -> bool:
-        return False
-
-    async def admit(self, waiting: deque[Item], most: int) -> Admitted:
-        return Admitted(first(waiting, most))
-
-    def ended(self, outcomes: Sequence[Outcome]) -> None:
-        pass
-
-
 def first(waiting: deque[Item], most: int) -> list[Item]:
     """Take the first items, at most `most`."""
     return [waiting.popleft() for _ in range(min(most, len(waiting)))]

@@ -8,7 +8,6 @@ import anyio
 from msgspec import Raw
 
 import penstock
-from actors.batch.executor.lanes import OpenGate
 from actors.batch.executor.one_by_one import run_suspected
 from actors.batch.executor.rounds import Round
 from actors.batch.items import BatchItems
@@ -18,6 +17,7 @@ from streams.connection import Connection
 from streams.publisher import Publisher
 from streams.specs import wanted
 from streams.topology import apply
+from tests.support.batches import OpenGate
 
 ran: Counter[int] = Counter()
 dies_at: set[int] = set()

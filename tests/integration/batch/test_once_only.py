@@ -13,7 +13,7 @@ from msgspec import Raw
 
 import penstock
 from actors.batch.executor.chunks import Chunks
-from actors.batch.executor.lanes import Admitted, Item, OpenGate
+from actors.batch.executor.lanes import Admitted, Item
 from actors.batch.executor.one_by_one import run_marked
 from actors.batch.executor.rounds import Round
 from actors.batch.items import BatchItems
@@ -28,7 +28,7 @@ from streams.publisher import Publisher
 from streams.server import EmbeddedServer
 from streams.specs import wanted
 from streams.topology import apply
-from tests.support.batches import Plant, plant
+from tests.support.batches import OpenGate, Plant, plant
 from tests.support.proxy import proxy
 
 ITEMS = 6
