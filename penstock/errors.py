@@ -5,7 +5,6 @@ from typing import Any
 __all__ = [
     "Interrupted",
     "NotAccepted",
-    "NotSet",
     "PenstockError",
     "Stale",
     "StartFailed",
@@ -33,10 +32,6 @@ class StartFailed(PenstockError):
 
 class Interrupted(PenstockError):
     """The node ended before its work in hand was finished."""
-
-
-class NotSet(PenstockError):
-    """Another person changed the settings at the same time, several times in a row. This call changed nothing."""
 
 
 class NotAccepted(PenstockError):

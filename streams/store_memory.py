@@ -39,13 +39,12 @@ class Seen(msgspec.Struct, frozen=True):
 
 
 class WentBack(NamedTuple):
-    """A stream that is behind what was seen of it: its last sequence was `had`, and is `has` now. `is_another`: it was
-    made anew since, or an older one was put in its place."""
+    """A stream that is behind what was seen of it, or was made anew since: its last sequence was `had`, and is `has`
+    now."""
 
     stream: str
     had: int
     has: int
-    is_another: bool
 
 
 class _Kept(msgspec.Struct, frozen=True):
@@ -64,7 +63,7 @@ def boot_id() -> str:
 def compared(before: Mapping[str, Seen], now: Mapping[str, Seen]) -> list[WentBack]:
     """Return the streams that are behind what was seen of them. Streams that are missing now are left out."""
     return [
-        WentBack(name, had.last_seq, now[name].last_seq, had.created != now[name].created)
+        WentBack(name, had.last_seq, now[name].last_seq)
         for name, had in before.items()
         if name in now and (now[name].last_seq < had.last_seq or now[name].created != had.created)
     ]

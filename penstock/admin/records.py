@@ -139,10 +139,6 @@ class Records:
         """Store the first ledger of a source. Raises RevisionConflict if there is one."""
         await self.ledgers.create(source.key, msgspec.json.encode(ledger))
 
-    async def drop_ledger(self, source: SourceKey) -> None:
-        """Delete a source's ledger: what it knew of holes and open slices is lost."""
-        await self.ledgers.delete(source.key)
-
     async def tell(self, *events: FetchEvent) -> None:
         """Publish events about what was done."""
         await self.publisher.publish_many([outgoing_event(self.namespace, event) for event in events])

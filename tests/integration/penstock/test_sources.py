@@ -298,7 +298,7 @@ async def test_a_kept_ledger_goes_on_and_is_never_begun_behind_its_start(cli: Co
 async def test_a_ledger_in_place_of_a_lost_one_begins_where_a_person_says_in_a_later_epoch(cli: CommandLine) -> None:
     (await cli(*ADD, "--start", "-2d")).ok()
     await cli.records.tell(completed("t3-0-1000"))
-    await cli.records.drop_ledger(SHOP)
+    await cli.records.ledgers.delete(SHOP.key)
     again = await cli(*ADD, "--start", "-2d")
     assert (again.code, "sources rewind" in again.err) == (1, True)
     assert (await cli("sources", "list", "--json")).json()[0]["state"] == "no ledger"

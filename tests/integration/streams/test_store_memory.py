@@ -85,7 +85,7 @@ async def test_an_older_copy_of_the_files_is_told(own_server: EmbeddedServer, tm
         if not is_alive:
             memory = StoreMemory(connection, [stream], file=file, boot="a", survives_power=True)
         [behind] = await look(memory)
-        assert (behind.stream, behind.had, behind.has, behind.is_another) == (stream, 4, 3, False)
+        assert behind == WentBack(stream, 4, 3)
         assert memory.is_in_doubt(stream)
         assert await memory.look() == []
 
