@@ -29,11 +29,18 @@ class BrokenContract(PlatformError):
 
 class Unreadable(BrokenContract):
     """Most of what an answer lists, or the answer itself, is not as it was declared: rather the declaration is wrong
-    than so many orders."""
+    than so many orders. `is_of_rows`: the rows, or the answer itself, cannot be read."""
+
+    def __init__(self, reason: str, said: bytes = b"", *, is_of_rows: bool = True) -> None:
+        super().__init__(reason, said)
+        self.is_of_rows = is_of_rows
 
 
 class WindowIgnored(Unreadable):
     """Rows can be read, but they are not from the window that was asked for."""
+
+    def __init__(self, reason: str, said: bytes = b"") -> None:
+        super().__init__(reason, said, is_of_rows=False)
 
 
 class PageCut(Unreadable):
@@ -41,7 +48,7 @@ class PageCut(Unreadable):
     `rows`: how many. `is_counted`: its total counts what one answer lists."""
 
     def __init__(self, reason: str, said: bytes, *, rows: int, is_counted: bool) -> None:
-        super().__init__(reason, said)
+        super().__init__(reason, said, is_of_rows=False)
         self.rows = rows
         self.is_counted = is_counted
 

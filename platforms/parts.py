@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 
 from platforms.adapter import Page, PageRules, Row
 from platforms.bounds import Bounds, Window, window_text
-from platforms.errors import BrokenContract
+from platforms.errors import BrokenContract, Unreadable
 
 _FILL = 0.75  # parts are cut to be this full on average: at 100 a page they then overflow about once in 350
 _MOST_PARTS = 64  # of one cut: a wrong total must not make us plan a million requests
@@ -120,6 +120,17 @@ class Part:
         self.keys.update(row.key if row.key is not None else f"\0{row.body!r}" for row in page.bad)
         if page.rows or page.bad:
             self._repeats = self._repeats + 1 if len(self.keys) == known else 0
+        self._check_total(len(page.rows) + len(page.bad), total, len(self.keys) - known)
+
+    def _check_total(self, listed: int, total: int | None, new: int) -> None:
+        """Raise Unreadable if the totals count what each answer lists, and no window."""
+        is_second = self.pages == 2 and not self.is_numbered
+        if is_second and new and total == listed and self.first_total == self._page_size:
+            raise Unreadable(
+                f"the platform counts {self.first_total} orders and then {total} others, as many as each answer lists: "
+                "its total is no count of the window; leave out the total of [pages]",
+                is_of_rows=False,
+            )
 
     def _remember_moments(self, names: list[str], rows: list[Row]) -> None:
         """Keep the moment of each row of the few pages of a reading at once, and those at which pages begin and end."""
@@ -248,6 +259,8 @@ def decide(
         return "done" if is_counted and total == part.first_total else _mend(part, rules, can_split)
     is_full = len(page.rows) + len(page.bad) >= rules.size
     if part.pages == 1 and is_counted and not (is_full and can_split and part.may_hide_changes(rules)):
+        return _decide_counted(part, page, rules, can_split)
+    if part.pages == 2 and is_counted and not (page.rows or page.bad):
         return "done"
     is_cut_short = total is not None or page.next is not None or page.has_more or is_full
     if at_once and part.pages == 1 and fits_at_once(part, page, total, rules):
@@ -264,6 +277,14 @@ def decide(
     if is_counted and rules.has_live_total and total is not None:
         return "done" if total == part.first_total else _mend(part, rules, can_split)
     return "count" if is_counted else _mend(part, rules, can_split)
+
+
+def _decide_counted(part: Part, page: Page, rules: PageRules, can_split: bool) -> Step:
+    """Return the next step after one answer that lists as many orders as its total says. If it says that there is more,
+    the total may count that answer alone."""
+    if page.next is not None:
+        return "more"
+    return _mend(part, rules, can_split) if page.has_more else "done"
 
 
 def fits_at_once(part: Part, page: Page, total: int | None, rules: PageRules) -> bool:

@@ -71,7 +71,7 @@ from actors.runtime.tracing import traces
 from actors.runtime.transport import BadUrl, Transport
 from platforms.adapter import Adapter, BadRow, Declaration, Row
 from platforms.bounds import Window
-from platforms.errors import BadDeclaration, BrokenContract, PageCut, Unreadable, WindowIgnored
+from platforms.errors import BadDeclaration, BrokenContract, Unreadable
 from platforms.lists import begin_reading
 from platforms.reading import ReadingResult
 from streams.chance import chance
@@ -239,7 +239,7 @@ class WindowReader:
         except BrokenContract as error:
             attempt.spoil()
             if isinstance(error, Unreadable) or not work.is_trusted:
-                of_rows = isinstance(error, Unreadable) and not isinstance(error, WindowIgnored | PageCut)
+                of_rows = isinstance(error, Unreadable) and error.is_of_rows
                 return Misread(without_secrets(error.reason), shown(error.said), of_rows)
             return Failed(error.reason)
         except FATAL:

@@ -428,6 +428,54 @@ def test_a_total_of_100_with_99_rows_ends_unproven_with_all_99() -> None:
     assert reading.result.requests < 30
 
 
+class PageCounting(ModelPlatform):
+    """Its total counts the orders of one answer."""
+
+    def answer(self, ask: Ask) -> Page:
+        page = super().answer(ask)
+        page.total = len(page.rows)
+        return page
+
+
+@pytest.mark.parametrize("has_live_total", [False, True], ids=["asked again", "live"])
+@pytest.mark.parametrize("style", ["token", "link"])
+def test_a_total_that_counts_one_page_is_found_out(style: Literal["token", "link"], has_live_total: bool) -> None:
+    platform = PageCounting(orders_at(*range(8)), size=3, paging="keyset")
+    with pytest.raises(Unreadable, match="3 orders and then 3 others, as many as each answer lists"):
+        read(platform, declaration(style, size=3, has_live_total=has_live_total))
+
+
+@given(many_times, st.sampled_from(["token", "link", "one"]), st.integers(1, 9), st.booleans())
+def test_a_window_whose_total_counts_one_page_is_never_short_in_silence(
+    times_ms: list[int], style: Literal["one", "token", "link"], size: int, is_one_page: bool
+) -> None:
+    orders = orders_at(*times_ms[: size if is_one_page else None])
+    try:
+        reading, rows = read(PageCounting(orders, size=size, paging="keyset"), declaration(style, size=size))
+    except Unreadable:
+        assert len(orders) > size
+    else:
+        assert {row.key for row in rows} == {order.key for order in orders} or not reading.result.is_proven
+
+
+@pytest.mark.parametrize("total", [1, 0], ids=["of the window", "of the page"])
+def test_a_platform_that_always_names_a_next_page_is_read_until_a_page_is_empty(total: int) -> None:
+    reading = Reading(declaration("token"), WINDOW)
+    reading.feed(Page([Row("a", 1, 5, b"{}")], next="t1", total=1))
+    assert reading.next() == (WINDOW, "t1")
+    reading.feed(Page([], next="t1", total=total))
+    while (ask := reading.next()) is not None:
+        assert ask == (WINDOW, None)
+        reading.feed(Page([Row("a", 1, 5, b"{}")], next="t1", total=1))
+    assert reading.result.is_proven
+
+
+def test_a_total_of_one_page_hides_no_page_that_has_no_name() -> None:
+    reading = Reading(declaration("token"), WINDOW)
+    reading.feed(Page([Row("a", 1, 5, b"{}")], total=1, has_more=True))
+    assert reading.next() == (Window(0, 5), None)
+
+
 @pytest.mark.parametrize("token", ["t1", "https://api.example.com/orders?page=2"])
 def test_the_same_next_page_twice_is_a_broken_contract(token: str) -> None:
     reading = Reading(declaration("token"), WINDOW)
