@@ -19,10 +19,8 @@ if TYPE_CHECKING:
 
 __all__ = ["add_to"]
 
-File = Annotated[str, typer.Argument(metavar="FILE", help="A TOML file that declares an adapter.", show_default=False)]
-NameOrFile = Annotated[
-    str, typer.Argument(metavar="NAME|FILE", help="An adapter's name, or its file.", show_default=False)
-]
+File = Annotated[str, typer.Argument(metavar="FILE", help="A TOML file that declares an adapter.")]
+NameOrFile = Annotated[str, typer.Argument(metavar="NAME|FILE", help="An adapter's name, or its file.")]
 Account = Annotated[
     list[str] | None,
     typer.Option(metavar="NAME=VALUE", help="What the adapter asks for; secrets as NAME=env:VARIABLE or file:/path."),
@@ -60,9 +58,7 @@ async def _try(
     from_: Annotated[str, typer.Option("--from", metavar="TIME", help="Where the window begins.")] = "-1h",
     to: Annotated[str, typer.Option("--to", metavar="TIME", help="Where it ends.")] = "now",
     slice_: Annotated[str, typer.Option("--slice", metavar="SPAN", help="For the cost of 90 days.")] = "",
-    tz: Annotated[
-        str, typer.Option("--tz", metavar="ZONE", help="Of times without an offset.", show_default=False)
-    ] = "",
+    tz: Annotated[str, typer.Option("--tz", metavar="ZONE", help="Of times without an offset.")] = "",
 ) -> None:
     """Ask the platform for a window, and say what does not fit. Nothing is stored, and no node has to run.
 
@@ -119,9 +115,7 @@ async def _list(call: CommandCall) -> None:
     call.out.records({name: name for name in records[0]}, records, empty="none")
 
 
-async def _show(
-    call: CommandCall, name: Annotated[str, typer.Argument(metavar="NAME", help="An adapter.", show_default=False)]
-) -> None:
+async def _show(call: CommandCall, name: Annotated[str, typer.Argument(metavar="NAME", help="An adapter.")]) -> None:
     """Print the file of an adapter that comes with Penstock, to copy and change."""
     from platforms.errors import BadDeclaration
     from platforms.registry import adapter_file, adapter_named

@@ -33,14 +33,12 @@ ASK_S = 10.0
 LONGEST_CELL = 200
 SHOWN_ROWS, SHOWN_FAULTS, SHOWN_CHARS = 3, 20, 16
 """Of a first look: rows, rows that would fail, and characters of a cell."""
-Id = Annotated[str, typer.Argument(metavar="ID", help="As `batch submit` gave it.", show_default=False)]
+Id = Annotated[str, typer.Argument(metavar="ID", help="As `batch submit` gave it.")]
 Items = Annotated[
-    list[int] | None,
-    typer.Option("--item", metavar="N", help="Only this item, by its index; may be repeated.", show_default=False),
+    list[int] | None, typer.Option("--item", metavar="N", help="Only this item, by its index; may be repeated.")
 ]
 Rows = Annotated[
-    list[int] | None,
-    typer.Option("--row", metavar="N", help="Only this row of the sheet; may be repeated.", show_default=False),
+    list[int] | None, typer.Option("--row", metavar="N", help="Only this row of the sheet; may be repeated.")
 ]
 Status = Annotated[Wanted, typer.Option(help="Only those that ended so.")]
 
@@ -85,29 +83,22 @@ async def _submit(
     file: Annotated[str, typer.Argument(metavar="[FILE]", help="xlsx, csv, jsonl or parquet.")] = "",
     task: Annotated[str, typer.Option("--task", metavar="KEY", help="Which task is to run.")] = "",
     param: Annotated[
-        list[str] | None, typer.Option("--param", metavar="K=V", help="For the task's code; text.", show_default=False)
+        list[str] | None, typer.Option("--param", metavar="K=V", help="For the task's code; text.")
     ] = None,
-    input_: Annotated[
-        str, typer.Option("--input", metavar="JSON", help="In place of a file, or as its params.", show_default=False)
-    ] = "",
-    sheet: Annotated[str, typer.Option(metavar="NAME", help="Of a workbook; else its first.", show_default=False)] = "",
-    encoding: Annotated[
-        str, typer.Option(metavar="NAME", help="Of a csv; else UTF-8 or GB 18030.", show_default=False)
-    ] = "",
-    id_: Annotated[str, typer.Option("--id", metavar="ID", help="A fresh one if not given.", show_default=False)] = "",
-    tenant: Annotated[str, typer.Option(metavar="NAME", help="Whose it is.", show_default=False)] = "",
+    input_: Annotated[str, typer.Option("--input", metavar="JSON", help="In place of a file, or as its params.")] = "",
+    sheet: Annotated[str, typer.Option(metavar="NAME", help="Of a workbook; else its first.")] = "",
+    encoding: Annotated[str, typer.Option(metavar="NAME", help="Of a csv; else UTF-8 or GB 18030.")] = "",
+    id_: Annotated[str, typer.Option("--id", metavar="ID", help="A fresh one if not given.")] = "",
+    tenant: Annotated[str, typer.Option(metavar="NAME", help="Whose it is.")] = "",
     priority: Annotated[int, typer.Option(min=-100, max=100, help="Higher ones begin first.")] = 0,
     weight: Annotated[int, typer.Option(min=1, max=1000, help="Its share beside other tenants' of its priority.")] = 1,
     callback: Annotated[
-        str,
-        typer.Option(metavar="URL", help="Told of its first failure and its end; `none`: nobody.", show_default=False),
+        str, typer.Option(metavar="URL", help="Told of its first failure and its end; `none`: nobody.")
     ] = "",
-    delay: Annotated[str, typer.Option(metavar="SPAN", help="Begin after 30m, 2d, 1h30m.", show_default=False)] = "",
-    at: Annotated[str, typer.Option(metavar="TIME", help="Begin at 2026-01-31T08:00:00Z.", show_default=False)] = "",
-    tz: Annotated[
-        str, typer.Option("--tz", metavar="ZONE", help="Of a --at without an offset.", show_default=False)
-    ] = "",
-    after: Annotated[str, typer.Option(metavar="ID", help="Begin when this batch is over.", show_default=False)] = "",
+    delay: Annotated[str, typer.Option(metavar="SPAN", help="Begin after 30m, 2d, 1h30m.")] = "",
+    at: Annotated[str, typer.Option(metavar="TIME", help="Begin at 2026-01-31T08:00:00Z.")] = "",
+    tz: Annotated[str, typer.Option("--tz", metavar="ZONE", help="Of a --at without an offset.")] = "",
+    after: Annotated[str, typer.Option(metavar="ID", help="Begin when this batch is over.")] = "",
     after_state: Annotated[
         AfterState, typer.Option(help="How that has to end. clean: done, and no row failed.")
     ] = "done",
@@ -191,11 +182,11 @@ def _cell(cells: object, name: str) -> str:
 
 async def _list(
     call: CommandCall,
-    task: Annotated[str, typer.Option(metavar="KEY", help="Of this task.", show_default=False)] = "",
-    state: Annotated[str, typer.Option(metavar="STATE", help="In this state.", show_default=False)] = "",
-    tenant: Annotated[str | None, typer.Option(metavar="NAME", help="Of this tenant.", show_default=False)] = None,
+    task: Annotated[str, typer.Option(metavar="KEY", help="Of this task.")] = "",
+    state: Annotated[str, typer.Option(metavar="STATE", help="In this state.")] = "",
+    tenant: Annotated[str | None, typer.Option(metavar="NAME", help="Of this tenant.")] = None,
     most: Annotated[int, typer.Option(min=1, max=1000, help="At most so many.")] = 100,
-    after: Annotated[str, typer.Option(metavar="CURSOR", help="Go on where a page ended.", show_default=False)] = "",
+    after: Annotated[str, typer.Option(metavar="CURSOR", help="Go on where a page ended.")] = "",
 ) -> None:
     """List instances, the newest first."""
     async with open_batches(call) as batches:
@@ -232,9 +223,7 @@ async def _items(
     failed: Annotated[bool, typer.Option("--failed", help="Only those that failed.")] = False,
     status: Status = "all",
     most: Annotated[int, typer.Option(min=1, max=1000, help="At most so many.")] = 100,
-    cursor: Annotated[
-        str, typer.Option(metavar="CURSOR", help="Where the page before ended.", show_default=False)
-    ] = "",
+    cursor: Annotated[str, typer.Option(metavar="CURSOR", help="Where the page before ended.")] = "",
 ) -> None:
     """List an instance's items: what was to be done, how it ended, and why."""
     wanted = _wanted(status, is_failed=failed)
@@ -304,11 +293,8 @@ async def _delete(call: CommandCall, id_: Id) -> None:
 async def _result(
     call: CommandCall,
     id_: Id,
-    out: Annotated[
-        str,
-        typer.Option("--out", "-o", metavar="FILE", help="Where to; its own name if not given.", show_default=False),
-    ] = "",
-    name: Annotated[str, typer.Option(metavar="NAME", help="Which of several.", show_default=False)] = "",
+    out: Annotated[str, typer.Option("--out", "-o", metavar="FILE", help="Where to; its own name if not given.")] = "",
+    name: Annotated[str, typer.Option(metavar="NAME", help="Which of several.")] = "",
 ) -> None:
     """Fetch a file of the result."""
     from penstock.sdk.client_batches import chosen_file
@@ -326,10 +312,7 @@ async def _sheet(
     id_: Id,
     failed: Annotated[bool, typer.Option("--failed", help="Only the rows that failed, to hand in again.")] = False,
     status: Status = "all",
-    out: Annotated[
-        str,
-        typer.Option("--out", "-o", metavar="FILE", help="xlsx, csv or jsonl; else ID.xlsx.", show_default=False),
-    ] = "",
+    out: Annotated[str, typer.Option("--out", "-o", metavar="FILE", help="xlsx, csv or jsonl; else ID.xlsx.")] = "",
 ) -> None:
     """Write a sheet of what became of each row of a batch that is over, cancelled and failed ones too. With --failed it
     has those rows alone, ready to be put right and handed in again."""
@@ -356,7 +339,7 @@ async def _tasks(call: CommandCall, limit: Limit = None, after: Annotated[str, b
 
 async def _task(
     call: CommandCall,
-    key: Annotated[str, typer.Argument(metavar="KEY", help="The task.", show_default=False)],
+    key: Annotated[str, typer.Argument(metavar="KEY", help="The task.")],
     changes: Annotated[
         list[str] | None, typer.Argument(metavar="[NAME=VALUE]...", help="item_rate=200; `item_rate=` for the code's.")
     ] = None,

@@ -41,16 +41,14 @@ Nats = Annotated[
     typer.Option("--nats", metavar="URL", help="Server; without it the embedded one.", rich_help_panel=SERVER),
 ]
 NamespaceName = Annotated[
-    str | None,
-    typer.Option("--namespace", metavar="NAME", help="Installation on that server.", rich_help_panel=SERVER),
+    str | None, typer.Option("--namespace", metavar="NAME", help="Installation on that server.", rich_help_panel=SERVER)
 ]
 Data = Annotated[
     str | None,
     typer.Option("--data", metavar="FOLDER", help="Data folder of the embedded server.", rich_help_panel=SERVER),
 ]
 ConfigFile = Annotated[
-    Path | None,
-    typer.Option("--config", metavar="FILE", help="Configuration file (TOML).", rich_help_panel=SERVER),
+    Path | None, typer.Option("--config", metavar="FILE", help="Configuration file (TOML).", rich_help_panel=SERVER)
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 Wide = Annotated[bool, typer.Option("--wide", help="Let tables be wider than the terminal.")]

@@ -21,17 +21,12 @@ if TYPE_CHECKING:
 
 __all__ = ["add_to"]
 
-Engine = Annotated[
-    str,
-    typer.Option(metavar="ENGINE", help="Only of this engine: fetch, sink, jobs, submit, batch.", show_default=False),
-]
-Name = Annotated[str, typer.Option(metavar="NAME", help="Only of this platform, sink or topic.", show_default=False)]
-Reason = Annotated[str, typer.Option(metavar="TEXT", help="Only with this text in the reason.", show_default=False)]
-OlderThan = Annotated[str, typer.Option(metavar="SPAN", help="Only those older than 2h, 3d.", show_default=False)]
-NewerThan = Annotated[str, typer.Option(metavar="SPAN", help="Only those younger than that.", show_default=False)]
-Sequences = Annotated[
-    list[int] | None, typer.Argument(metavar="[SEQ]...", help="As `dead list` shows them.", show_default=False)
-]
+Engine = Annotated[str, typer.Option(metavar="ENGINE", help="Only of this engine: fetch, sink, jobs, submit, batch.")]
+Name = Annotated[str, typer.Option(metavar="NAME", help="Only of this platform, sink or topic.")]
+Reason = Annotated[str, typer.Option(metavar="TEXT", help="Only with this text in the reason.")]
+OlderThan = Annotated[str, typer.Option(metavar="SPAN", help="Only those older than 2h, 3d.")]
+NewerThan = Annotated[str, typer.Option(metavar="SPAN", help="Only those younger than that.")]
+Sequences = Annotated[list[int] | None, typer.Argument(metavar="[SEQ]...", help="As `dead list` shows them.")]
 All = Annotated[bool, typer.Option("--all", help="All that the other options choose.")]
 LONGEST_BODY = 20_000
 LABELS = {"stored_ms": "since", "first_ms": "first", "attempts": "tried", "reason": "why"}
@@ -107,9 +102,7 @@ def _summary(letter: "DeadLetterEntry") -> dict[str, object]:
     }
 
 
-async def _show(
-    call: CommandCall, which: Annotated[str, typer.Argument(metavar="SEQ|ID", help="One letter.", show_default=False)]
-) -> None:
+async def _show(call: CommandCall, which: Annotated[str, typer.Argument(metavar="SEQ|ID", help="One letter.")]) -> None:
     """Show one letter: why, history, body, and what sending it again would do. With --json it is whole."""
     async with call.session() as session:
         from penstock.admin.dead_letters import find

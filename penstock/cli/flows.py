@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["add_to"]
 
 ASK_S = 10.0
-Which = Annotated[str, typer.Argument(metavar="FLOW", help="The flow's key.", show_default=False)]
+Which = Annotated[str, typer.Argument(metavar="FLOW", help="The flow's key.")]
 
 
 def add_to(app: typer.Typer) -> None:
@@ -132,8 +132,7 @@ async def _set(
     call: CommandCall,
     which: Which,
     changes: Annotated[
-        list[str],
-        typer.Argument(metavar="NAME=VALUE...", help="rate=500 or 1/m; `rate=` for the code's.", show_default=False),
+        list[str], typer.Argument(metavar="NAME=VALUE...", help="rate=500 or 1/m; `rate=` for the code's.")
     ],
 ) -> None:
     """Change settings: rate, every, longest, lead, load_timeout, most_in_flight, groups (groups=a:odd,b:even), slots

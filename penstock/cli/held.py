@@ -22,13 +22,11 @@ __all__ = ["Topic", "add_to", "open_jobs", "open_service"]
 MOST_ASKED = 1_000
 ASK_S = 10.0
 """How long a person is left without an answer."""
-Topic = Annotated[
-    str, typer.Argument(metavar="TOPIC", help="The name under which jobs are queued.", show_default=False)
-]
+Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="The name under which jobs are queued.")]
 Receipts = Annotated[
     list[str], typer.Argument(metavar="RECEIPT...", help="As `jobs reserve` gave it; - reads them from stdin.")
 ]
-Reason = Annotated[str, typer.Option(metavar="TEXT", help="Why, for the job's history.", show_default=False)]
+Reason = Annotated[str, typer.Option(metavar="TEXT", help="Why, for the job's history.")]
 
 
 def add_to(group: typer.Typer) -> None:
@@ -63,12 +61,8 @@ async def _reserve(
     topic: Topic,
     wait: Annotated[str, typer.Option(metavar="SPAN", help="Wait so long for one to become ready.")] = "0s",
     most: Annotated[int, typer.Option(min=1, max=1000, help="At most so many.")] = 1,
-    ttr: Annotated[
-        str, typer.Option(metavar="SPAN", help="Time to run; else each job's own.", show_default=False)
-    ] = "",
-    holder: Annotated[
-        str, typer.Option(metavar="NAME", help="Who holds them; your login if not given.", show_default=False)
-    ] = "",
+    ttr: Annotated[str, typer.Option(metavar="SPAN", help="Time to run; else each job's own.")] = "",
+    holder: Annotated[str, typer.Option(metavar="NAME", help="Who holds them; your login if not given.")] = "",
 ) -> None:
     """Hold ready jobs until their TTR ends. Before that, finish, touch, release or bury each."""
     from actors.jobs.rules.job_answers import Reserved
@@ -111,7 +105,7 @@ async def _finish(call: CommandCall, receipts: Receipts) -> None:
 async def _touch(
     call: CommandCall,
     receipts: Receipts,
-    ttr: Annotated[str, typer.Option(metavar="SPAN", help="From now on; else as at first.", show_default=False)] = "",
+    ttr: Annotated[str, typer.Option(metavar="SPAN", help="From now on; else as at first.")] = "",
 ) -> None:
     """Hold it longer."""
     from penstock.rows.job_rows import read_span
@@ -123,9 +117,7 @@ async def _touch(
 async def _release(
     call: CommandCall,
     receipts: Receipts,
-    delay: Annotated[
-        str, typer.Option(metavar="SPAN", help="Ready again after it; else the topic's backoff.", show_default=False)
-    ] = "",
+    delay: Annotated[str, typer.Option(metavar="SPAN", help="Ready again after it; else the topic's backoff.")] = "",
     reason: Reason = "",
     keeps_attempt: Annotated[bool, typer.Option("--keep-attempt", help="Do not count this one as an attempt.")] = False,
 ) -> None:

@@ -23,11 +23,11 @@ __all__ = ["add_to"]
 SliceState = Literal["open", "taken", "waiting"]
 MOST_SHOWN = 200
 
-SourceName = Annotated[str, typer.Argument(metavar="SOURCE", help="PLATFORM/SOURCE.", show_default=False)]
-MaybeSource = Annotated[str, typer.Argument(metavar="[SOURCE]", help="Only this one.", show_default=False)]
+SourceName = Annotated[str, typer.Argument(metavar="SOURCE", help="PLATFORM/SOURCE.")]
+MaybeSource = Annotated[str, typer.Argument(metavar="[SOURCE]", help="Only this one.")]
 AfterSlice = Annotated[str, behind("PLATFORM/SOURCE/SLICE")]
-SliceId = Annotated[str, typer.Argument(metavar="SLICE", help="As `holes list` shows it.", show_default=False)]
-MaybeSlice = Annotated[str, typer.Argument(metavar="[SLICE]", help="As `holes list` shows it.", show_default=False)]
+SliceId = Annotated[str, typer.Argument(metavar="SLICE", help="As `holes list` shows it.")]
+MaybeSlice = Annotated[str, typer.Argument(metavar="[SLICE]", help="As `holes list` shows it.")]
 
 
 def add_to(app: typer.Typer) -> None:
@@ -44,9 +44,7 @@ def add_to(app: typer.Typer) -> None:
 async def _slices(
     call: CommandCall,
     source: MaybeSource = "",
-    state: Annotated[
-        SliceState | None, typer.Option(help="All that are open, if not given.", show_default=False)
-    ] = None,
+    state: Annotated[SliceState | None, typer.Option(help="All that are open, if not given.")] = None,
     limit: Limit = None,
     after: AfterSlice = "",
 ) -> None:

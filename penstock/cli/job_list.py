@@ -23,7 +23,7 @@ SHOWN_BODY = 60
 SHOWN = ("is_paused", "rate", "ttr", "attempts", "most_waiting", "lanes")
 """The settings in a list of topics. The view of one topic shows all of them."""
 AfterTopic = Annotated[str, behind("TOPIC")]
-JobId = Annotated[str, typer.Argument(metavar="ID", help="The job's id within its topic.", show_default=False)]
+JobId = Annotated[str, typer.Argument(metavar="ID", help="The job's id within its topic.")]
 
 
 def add_to(group: typer.Typer) -> None:
@@ -40,7 +40,7 @@ def add_to(group: typer.Typer) -> None:
 async def _kick(
     call: CommandCall,
     topic: Topic,
-    id_: Annotated[str, typer.Argument(metavar="[ID]", help="This one alone.", show_default=False)] = "",
+    id_: Annotated[str, typer.Argument(metavar="[ID]", help="This one alone.")] = "",
     most: Annotated[int, typer.Option(min=1, max=1000, help="At most so many, the oldest first.")] = 1,
 ) -> None:
     """Make jobs ready now: the one of this ID, else a topic's buried ones, or if it has none the delayed ones."""
@@ -55,7 +55,7 @@ async def _kick(
 async def _delete(
     call: CommandCall,
     topic: Topic,
-    ids: Annotated[list[str], typer.Argument(metavar="ID...", help="Of the jobs.", show_default=False)],
+    ids: Annotated[list[str], typer.Argument(metavar="ID...", help="Of the jobs.")],
 ) -> None:
     """Remove jobs in any state. None is handed out after this."""
     deleted: list[str] = []
@@ -97,11 +97,11 @@ async def _list(
     call: CommandCall,
     topic: Topic,
     state: Annotated[State, typer.Option(help="Only jobs in this state.")] = "delayed",
-    due_before: Annotated[str, typer.Option(metavar="TIME", help="Only those due before.", show_default=False)] = "",
-    due_after: Annotated[str, typer.Option(metavar="TIME", help="Only those due after.", show_default=False)] = "",
-    tz: Annotated[str, typer.Option(metavar="ZONE", help="Of times without an offset.", show_default=False)] = "",
+    due_before: Annotated[str, typer.Option(metavar="TIME", help="Only those due before.")] = "",
+    due_after: Annotated[str, typer.Option(metavar="TIME", help="Only those due after.")] = "",
+    tz: Annotated[str, typer.Option(metavar="ZONE", help="Of times without an offset.")] = "",
     limit: Annotated[int, typer.Option(min=1, max=1000, help="At most so many.")] = 50,
-    after: Annotated[str, typer.Option(metavar="CURSOR", help="Go on where a page ended.", show_default=False)] = "",
+    after: Annotated[str, typer.Option(metavar="CURSOR", help="Go on where a page ended.")] = "",
 ) -> None:
     """List a topic's jobs of a state, a page at a time."""
     from actors.jobs.rules.job_answers import ListPage
@@ -144,9 +144,7 @@ def _shown(job: "Listed") -> str:
 
 async def _count(
     call: CommandCall,
-    topics: Annotated[
-        list[str] | None, typer.Argument(metavar="[TOPIC]...", help="All if none is named.", show_default=False)
-    ] = None,
+    topics: Annotated[list[str] | None, typer.Argument(metavar="[TOPIC]...", help="All if none is named.")] = None,
     limit: Limit = None,
     after: AfterTopic = "",
 ) -> None:
@@ -176,15 +174,12 @@ async def _topics(call: CommandCall, limit: Limit = None, after: AfterTopic = ""
 
 async def _topic(
     call: CommandCall,
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="`default` is for all topics.", show_default=False)],
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="`default` is for all topics.")],
     values: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[NAME=VALUE]...", help="As ttr=2m attempts=5 rate=100.", show_default=False),
+        list[str] | None, typer.Argument(metavar="[NAME=VALUE]...", help="As ttr=2m attempts=5 rate=100.")
     ] = None,
     unset: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Leave it to `default`.")] = None,
-    pause: Annotated[
-        bool | None, typer.Option("--pause/--resume", help="Hand out no jobs, or again.", show_default=False)
-    ] = None,
+    pause: Annotated[bool | None, typer.Option("--pause/--resume", help="Hand out no jobs, or again.")] = None,
 ) -> None:
     """Show what is in force for a topic, after changing what is named."""
     from actors.jobs.rules.job_answers import TopicView

@@ -22,10 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["add_to"]
 
 Seed = Annotated[
-    Path | None,
-    typer.Option(
-        "--seed", metavar="FILE", help="Settings (TOML) to write where there are none yet.", show_default=False
-    ),
+    Path | None, typer.Option("--seed", metavar="FILE", help="Settings (TOML) to write where there are none yet.")
 ]
 Drain = Annotated[str | None, typer.Option("--drain", metavar="SPAN", help="For work in hand at the end, as 20s.")]
 LogLevel = Annotated[

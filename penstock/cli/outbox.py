@@ -21,7 +21,6 @@ Db = Annotated[
     typer.Option(
         metavar="URL",
         help="The database: sqlite:///FILE or postgresql://USER@HOST/NAME; with a password as env:NAME or file:/path.",
-        show_default=False,
     ),
 ]
 Table = Annotated[str, typer.Option(metavar="[SCHEMA.]NAME", help="The outbox's table.")]

@@ -10,15 +10,13 @@ from penstock.cli.output import Output
 
 __all__ = ["Limit", "behind", "page", "say_more"]
 
-Limit = Annotated[
-    int | None, typer.Option("-n", "--limit", metavar="N", min=1, help="At most so many.", show_default=False)
-]
+Limit = Annotated[int | None, typer.Option("-n", "--limit", metavar="N", min=1, help="At most so many.")]
 _T = TypeVar("_T")
 
 
 def behind(metavar: str) -> Any:
     """Return the option `--after` of a list whose lines have a place of this form."""
-    return typer.Option("--after", metavar=metavar, help="Only those behind this one.", show_default=False)
+    return typer.Option("--after", metavar=metavar, help="Only those behind this one.")
 
 
 def page(lines: Sequence[_T], limit: int | None, is_behind: Callable[[_T], bool]) -> list[_T]:

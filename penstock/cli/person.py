@@ -13,12 +13,8 @@ from penstock.errors import PenstockError, UsageError
 __all__ = ["By", "PerSecond", "Yes", "confirm", "progress", "who"]
 
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
-By = Annotated[
-    str, typer.Option("--by", metavar="NAME", help="Who does it; your login if not given.", show_default=False)
-]
-PerSecond = Annotated[
-    float | None, typer.Option(metavar="N", min=0.001, help="At most so many a second.", show_default=False)
-]
+By = Annotated[str, typer.Option("--by", metavar="NAME", help="Who does it; your login if not given.")]
+PerSecond = Annotated[float | None, typer.Option(metavar="N", min=0.001, help="At most so many a second.")]
 
 
 def who(by: str = "") -> str:

@@ -25,14 +25,7 @@ ASK_S = 10.0
 SHOWN = 60
 """Seconds that `show` draws."""
 PER = {"s": 1, "m": 60, "h": 3_600}
-Which = Annotated[
-    str,
-    typer.Argument(
-        metavar="[KIND/]NAME",
-        help="As topic/mail, task/tag or source/mall/s1.",
-        show_default=False,
-    ),
-]
+Which = Annotated[str, typer.Argument(metavar="[KIND/]NAME", help="As topic/mail, task/tag or source/mall/s1.")]
 
 
 def add_to(app: typer.Typer) -> None:
@@ -117,7 +110,7 @@ async def _set(
 
 async def _watch(
     call: CommandCall,
-    which: Annotated[str, typer.Argument(metavar="[[KIND/]NAME]", help="Only this one.", show_default=False)] = "",
+    which: Annotated[str, typer.Argument(metavar="[[KIND/]NAME]", help="Only this one.")] = "",
     seconds: Annotated[
         int, typer.Option(metavar="N", min=1, help="End after so many.", show_default=False)
     ] = sys.maxsize,
@@ -135,9 +128,7 @@ async def _report(
     call: CommandCall,
     which: Which,
     seconds: Annotated[int, typer.Option(metavar="N", min=1, max=86_400, help="How long to look.")] = 60,
-    svg: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Draw target and actual (penstock[charts]).", show_default=False)
-    ] = None,
+    svg: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw target and actual (penstock[charts]).")] = None,
 ) -> None:
     """Count for some seconds, and say how near the target they were."""
     from penstock.cli.rates_report import collect, report_of

@@ -42,9 +42,7 @@ MOST_NAMED = 3
 LOOK_S = 0.2
 """Between two looks at a change that is followed."""
 
-MapFile = Annotated[
-    Path | None, typer.Argument(metavar="FILE", help="A whole map (TOML): shards, zones.", show_default=False)
-]
+MapFile = Annotated[Path | None, typer.Argument(metavar="FILE", help="A whole map (TOML): shards, zones.")]
 Moves = Annotated[
     list[str] | None, typer.Option("--move", metavar="SHARD=ZONE", help="Move one shard; may come more than once.")
 ]

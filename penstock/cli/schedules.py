@@ -4,7 +4,7 @@ import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["add_to"]
 
-Which = Annotated[str, typer.Argument(metavar="TOPIC/NAME", help="The schedule.", show_default=False)]
+Which = Annotated[str, typer.Argument(metavar="TOPIC/NAME", help="The schedule.")]
 
 
 def add_to(app: typer.Typer) -> None:
@@ -57,45 +57,34 @@ async def _opened(call: CommandCall) -> "AsyncIterator[Schedules]":
         yield Schedules(ServiceClient(session.connection, "schedules", ASK_S))
 
 
-def _given(metavar: str, text: str) -> Any:
-    """Return an option that is empty unless it is given."""
-    return typer.Option(metavar=metavar, help=text, show_default=False)
-
-
 async def _add(
     call: CommandCall,
     which: Which,
     body: Annotated[str, typer.Argument(metavar="[BODY]", help="JSON, @FILE, or - for stdin.")] = "null",
-    cron: Annotated[str, _given("LINE", "As '30 9 * * MON-FRI', or with seconds before it.")] = "",
-    every: Annotated[str, _given("SPAN", "As 10m; from --start, or now.")] = "",
-    fixed_delay: Annotated[str, _given("SPAN", "So long after the end of the one before.")] = "",
-    at: Annotated[str, _given("TIME", "Once, at this moment.")] = "",
+    cron: Annotated[str, typer.Option(metavar="LINE", help="As '30 9 * * MON-FRI', or with seconds before it.")] = "",
+    every: Annotated[str, typer.Option(metavar="SPAN", help="As 10m; from --start, or now.")] = "",
+    fixed_delay: Annotated[str, typer.Option(metavar="SPAN", help="So long after the end of the one before.")] = "",
+    at: Annotated[str, typer.Option(metavar="TIME", help="Once, at this moment.")] = "",
     tz: Annotated[str, typer.Option(metavar="ZONE", help="By whose clock the cron line goes.")] = "UTC",
-    start: Annotated[str, _given("TIME", "None is due before.")] = "",
-    initial_delay: Annotated[str, _given("SPAN", "None is due before so much from now.")] = "",
-    jitter: Annotated[str, _given("SPAN", "Each is due up to so much later.")] = "",
-    batch: Annotated[str, _given("TASK", 'Submit a batch each time; BODY as {"input": …}.')] = "",
-    source: Annotated[str, _given("PLATFORM/SOURCE", 'Have it look again; BODY as {"last": "2h"}.')] = "",
-    data_time: Annotated[str, _given("FIELD", "Field of the body that tells each its time.")] = "",
-    ttr: Annotated[str, _given("SPAN", "Time to run; else the topic's.")] = "",
-    attempts: Annotated[int | None, typer.Option(min=1, help="At most; else the topic's.", show_default=False)] = None,
+    start: Annotated[str, typer.Option(metavar="TIME", help="None is due before.")] = "",
+    initial_delay: Annotated[str, typer.Option(metavar="SPAN", help="None is due before so much from now.")] = "",
+    jitter: Annotated[str, typer.Option(metavar="SPAN", help="Each is due up to so much later.")] = "",
+    batch: Annotated[str, typer.Option(metavar="TASK", help='Submit a batch each time; BODY as {"input": …}.')] = "",
+    source: Annotated[
+        str, typer.Option(metavar="PLATFORM/SOURCE", help='Have it look again; BODY as {"last": "2h"}.')
+    ] = "",
+    data_time: Annotated[str, typer.Option(metavar="FIELD", help="Field of the body that tells each its time.")] = "",
+    ttr: Annotated[str, typer.Option(metavar="SPAN", help="Time to run; else the topic's.")] = "",
+    attempts: Annotated[int | None, typer.Option(min=1, help="At most; else the topic's.")] = None,
     priority: Annotated[Priority, typer.Option(help="Within the topic.")] = "normal",
     expires: Annotated[
         str,
-        typer.Option(
-            "--expires-in",
-            "--expires",
-            metavar="SPAN",
-            help="Give one up that was not begun so long after.",
-            show_default=False,
-        ),
+        typer.Option("--expires-in", "--expires", metavar="SPAN", help="Give one up that was not begun so long after."),
     ] = "",
     misfire: Annotated[
         Misfire, typer.Option(help="Of what was missed while no node was there: nothing, the latest, or all of it.")
     ] = "once",
-    most_missed: Annotated[
-        int | None, typer.Option(min=1, help="Of all that was missed, only so many latest.", show_default=False)
-    ] = None,
+    most_missed: Annotated[int | None, typer.Option(min=1, help="Of all that was missed, only so many latest.")] = None,
     overlap: Annotated[
         Overlap,
         typer.Option(
@@ -167,7 +156,7 @@ def _interval(option: str, text: str) -> int:
 
 async def _list(
     call: CommandCall,
-    topic: Annotated[str, typer.Option(metavar="TOPIC", help="Only of this one.", show_default=False)] = "",
+    topic: Annotated[str, typer.Option(metavar="TOPIC", help="Only of this one.")] = "",
     limit: Limit = None,
     after: Annotated[str, behind("TOPIC/NAME")] = "",
 ) -> None:
@@ -285,9 +274,9 @@ async def _trigger(call: CommandCall, which: Which) -> None:
 async def _backfill(
     call: CommandCall,
     which: Which,
-    from_: Annotated[str, typer.Argument(metavar="FROM", help="Where it begins.", show_default=False)],
-    to: Annotated[str, typer.Argument(metavar="TO", help="Where it ends, itself left out.", show_default=False)],
-    tz: Annotated[str, typer.Option(metavar="ZONE", help="Of moments that have none.", show_default=False)] = "",
+    from_: Annotated[str, typer.Argument(metavar="FROM", help="Where it begins.")],
+    to: Annotated[str, typer.Argument(metavar="TO", help="Where it ends, itself left out.")],
+    tz: Annotated[str, typer.Option(metavar="ZONE", help="Of moments that have none.")] = "",
 ) -> None:
     """Add a job for each time of the schedule in a past range. Jobs that may not overlap come one after the other."""
     read_name(which)

@@ -23,9 +23,7 @@ __all__ = ["add_to", "seed_of"]
 
 MOST_SHOWN = 10
 
-LevelArgument = Annotated[
-    str, typer.Argument(metavar="LEVEL", help="`default`, a platform, or platform/source.", show_default=False)
-]
+LevelArgument = Annotated[str, typer.Argument(metavar="LEVEL", help="`default`, a platform, or platform/source.")]
 OptionalLevel = Annotated[
     str, typer.Argument(metavar="[LEVEL]", help="`default`, a platform, or platform/source.", show_default=False)
 ]
@@ -60,7 +58,7 @@ async def _set(
     call: CommandCall,
     level: LevelArgument,
     values: Annotated[
-        list[str] | None, typer.Argument(metavar="[NAME=VALUE]...", help="As slice=2m retries=3.", show_default=False)
+        list[str] | None, typer.Argument(metavar="[NAME=VALUE]...", help="As slice=2m retries=3.")
     ] = None,
     unset: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Leave it to the wider level.")] = None,
     replace: Annotated[bool, typer.Option("--replace", help="Drop all else that the level says.")] = False,
@@ -119,7 +117,7 @@ def _show(call: CommandCall, changed: Changed, *, is_trial: bool) -> None:
 async def _get(
     call: CommandCall,
     level: LevelArgument,
-    name: Annotated[str, typer.Argument(metavar="[NAME]", help="One setting.", show_default=False)] = "",
+    name: Annotated[str, typer.Argument(metavar="[NAME]", help="One setting.")] = "",
 ) -> None:
     """Print what is in force at a level: all of it, or one value alone."""
     at = _level(level)

@@ -17,7 +17,7 @@ __all__ = ["add_to"]
 
 MOST_SHOWN = 20
 STDIN = "-"
-Form = Annotated[str, typer.Option(metavar="csv|jsonl|toml", help="By default by the file's name.", show_default=False)]
+Form = Annotated[str, typer.Option(metavar="csv|jsonl|toml", help="By default by the file's name.")]
 
 
 def add_to(group: typer.Typer) -> None:

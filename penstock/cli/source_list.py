@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["add_to"]
 
-SourceName = Annotated[str, typer.Argument(metavar="PLATFORM/SOURCE", help="The source.", show_default=False)]
+SourceName = Annotated[str, typer.Argument(metavar="PLATFORM/SOURCE", help="The source.")]
 
 
 def add_to(group: typer.Typer) -> None:
@@ -28,7 +28,7 @@ def add_to(group: typer.Typer) -> None:
 
 async def _list(
     call: CommandCall,
-    platform: Annotated[str, typer.Argument(metavar="[PLATFORM]", help="Only its sources.", show_default=False)] = "",
+    platform: Annotated[str, typer.Argument(metavar="[PLATFORM]", help="Only its sources.")] = "",
     limit: Limit = None,
     after: Annotated[str, behind("PLATFORM/SOURCE")] = "",
 ) -> None:

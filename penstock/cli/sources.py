@@ -20,18 +20,16 @@ if TYPE_CHECKING:
 
 __all__ = ["add_to"]
 
-SourceName = Annotated[str, typer.Argument(metavar="PLATFORM/SOURCE", help="The source.", show_default=False)]
+SourceName = Annotated[str, typer.Argument(metavar="PLATFORM/SOURCE", help="The source.")]
 Account = Annotated[
     list[str] | None,
     typer.Option(metavar="NAME=VALUE", help="What the adapter asks for; secrets as NAME=env:VARIABLE or file:/path."),
 ]
 Set = Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A setting for this source alone.")]
-Pin = Annotated[
-    str | None, typer.Option(metavar="LABEL", help="Only nodes with this label or name fetch it.", show_default=False)
-]
+Pin = Annotated[str | None, typer.Option(metavar="LABEL", help="Only nodes with this label or name fetch it.")]
 AdapterOption = typer.Option(metavar="NAME|FILE", help="An adapter's name, or a TOML file that declares one.")
-Zone = Annotated[str, typer.Option("--tz", metavar="ZONE", help="Of times without an offset.", show_default=False)]
-Moment = Annotated[str, typer.Argument(metavar="TIME", help="2026-01-31T08:00:00Z, -3d, or now.", show_default=False)]
+Zone = Annotated[str, typer.Option("--tz", metavar="ZONE", help="Of times without an offset.")]
+Moment = Annotated[str, typer.Argument(metavar="TIME", help="2026-01-31T08:00:00Z, -3d, or now.")]
 
 
 def add_to(app: typer.Typer) -> None:
@@ -188,10 +186,10 @@ async def _rewind(call: CommandCall, source: SourceName, time: Moment, tz: Zone 
 async def _backfill(
     call: CommandCall,
     source: SourceName,
-    from_: Annotated[str, typer.Argument(metavar="[FROM]", help="Where it begins.", show_default=False)] = "",
-    to: Annotated[str, typer.Argument(metavar="[TO]", help="Where it ends.", show_default=False)] = "",
-    name: Annotated[str, typer.Option(metavar="NAME", help="To know it by.", show_default=False)] = "",
-    cancel: Annotated[str, typer.Option(metavar="NAME", help="Drop this backfill.", show_default=False)] = "",
+    from_: Annotated[str, typer.Argument(metavar="[FROM]", help="Where it begins.")] = "",
+    to: Annotated[str, typer.Argument(metavar="[TO]", help="Where it ends.")] = "",
+    name: Annotated[str, typer.Option(metavar="NAME", help="To know it by.")] = "",
+    cancel: Annotated[str, typer.Option(metavar="NAME", help="Drop this backfill.")] = "",
     tz: Zone = "",
 ) -> None:
     """Read a past window once more, beside the live tail and at lower priority."""
@@ -219,8 +217,8 @@ async def _backfill(
 async def _look(
     call: CommandCall,
     source: SourceName,
-    from_: Annotated[str, typer.Option("--from", metavar="TIME", help="Where to begin.", show_default=False)] = "",
-    to: Annotated[str, typer.Option("--to", metavar="TIME", help="Where to end.", show_default=False)] = "",
+    from_: Annotated[str, typer.Option("--from", metavar="TIME", help="Where to begin.")] = "",
+    to: Annotated[str, typer.Option("--to", metavar="TIME", help="Where to end.")] = "",
     tz: Zone = "",
 ) -> None:
     """Read a window at once, because there is something new. The source is polled all the same.

@@ -25,7 +25,7 @@ REOPEN = (
     "answer on loopback without tokens by `penstock tokens forget NAME`, for each of {names}"
 )
 NOTE = "this is shown once, and stored nowhere"
-Name = Annotated[str, typer.Argument(metavar="NAME", help="Whom it is for.", show_default=False)]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Whom it is for.")]
 Topics = Annotated[
     list[str] | None,
     typer.Option(
@@ -38,9 +38,7 @@ Verbs = Annotated[
         "--verb", metavar="VERB", help="Of add, reserve, settle, delete, read, look, admin; else the first five."
     ),
 ]
-Expires = Annotated[
-    str, typer.Option(metavar="SPAN", help="Valid for so long, as 90d; for ever if not given.", show_default=False)
-]
+Expires = Annotated[str, typer.Option(metavar="SPAN", help="Valid for so long, as 90d; for ever if not given.")]
 
 
 def add_to(app: typer.Typer) -> None:
@@ -59,9 +57,7 @@ async def _add(
     name: Name,
     topics: Topics = None,
     verbs: Verbs = None,
-    tenant: Annotated[
-        str, typer.Option(metavar="TENANT", help="It sees this tenant's topics alone.", show_default=False)
-    ] = "",
+    tenant: Annotated[str, typer.Option(metavar="TENANT", help="It sees this tenant's topics alone.")] = "",
     rate: Annotated[float, typer.Option(help="Requests a second, a batch counts as its jobs; 0: no limit.")] = 0.0,
     most_waiting: Annotated[int, typer.Option(help="Jobs that the tenant may have waiting; 0: no limit.")] = 0,
     most_topics: Annotated[
@@ -157,7 +153,7 @@ def _state(record: "TokenRecord", at_ms: int) -> str:
 async def _revoke(
     call: CommandCall,
     name: Name,
-    id_: Annotated[str, typer.Argument(metavar="[ID]", help="One of that name.", show_default=False)] = "",
+    id_: Annotated[str, typer.Argument(metavar="[ID]", help="One of that name.")] = "",
     yes: Yes = False,
 ) -> None:
     """Make a name's tokens, or one of them, invalid everywhere within a second."""

@@ -32,16 +32,14 @@ def add_to(app: typer.Typer) -> None:
 
 async def _verify(
     call: CommandCall,
-    source: Annotated[str, typer.Argument(metavar="SOURCE", help="PLATFORM/SOURCE.", show_default=False)],
-    from_: Annotated[str, typer.Argument(metavar="FROM", help="As 2026-01-31T08:00:00Z or -3d.", show_default=False)],
-    to: Annotated[str, typer.Argument(metavar="TO", help="As FROM, or now.", show_default=False)],
+    source: Annotated[str, typer.Argument(metavar="SOURCE", help="PLATFORM/SOURCE.")],
+    from_: Annotated[str, typer.Argument(metavar="FROM", help="As 2026-01-31T08:00:00Z or -3d.")],
+    to: Annotated[str, typer.Argument(metavar="TO", help="As FROM, or now.")],
     audit: Annotated[
         bool, typer.Option("--audit", help="Ask the platform again, and compare what it lists now.")
     ] = False,
     each: Annotated[bool, typer.Option("--each", help="Show every reading, however many they are.")] = False,
-    tz: Annotated[
-        str, typer.Option("--tz", metavar="ZONE", help="Of times without an offset.", show_default=False)
-    ] = "",
+    tz: Annotated[str, typer.Option("--tz", metavar="ZONE", help="Of times without an offset.")] = "",
 ) -> None:
     """Tell what of a time was read, by whom, with how many rows. Exit code 1 if anything in it is missing."""
     key = read_source(source)

@@ -38,18 +38,12 @@ async def _why(
     id_: Annotated[
         str,
         typer.Argument(
-            metavar="ID",
-            help="Of a job or a batch, or PLATFORM/SOURCE, PLATFORM/SOURCE/SLICE, FLOW/SHARD/KEY.",
-            show_default=False,
+            metavar="ID", help="Of a job or a batch, or PLATFORM/SOURCE, PLATFORM/SOURCE/SLICE, FLOW/SHARD/KEY."
         ),
     ],
-    topic: Annotated[str, typer.Option(metavar="TOPIC", help="Only a job of this topic.", show_default=False)] = "",
-    item: Annotated[
-        int | None, typer.Option(metavar="N", min=0, help="This item of the batch, from 0.", show_default=False)
-    ] = None,
-    row: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="This row of the batch's sheet.", show_default=False)
-    ] = None,
+    topic: Annotated[str, typer.Option(metavar="TOPIC", help="Only a job of this topic.")] = "",
+    item: Annotated[int | None, typer.Option(metavar="N", min=0, help="This item of the batch, from 0.")] = None,
+    row: Annotated[int | None, typer.Option(metavar="N", min=1, help="This row of the batch's sheet.")] = None,
 ) -> None:
     """Tell what is in the way of a job, a batch or its item, a row of a flow, a source or its slice, and until when."""
     is_any = not topic and item is None and row is None

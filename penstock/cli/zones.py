@@ -31,12 +31,11 @@ MOST_SHOWN = 20
 MOST_NODES = 5
 DRILL_S = 60.0
 """How long a drill waits for the runs of the new owners."""
-Which = Annotated[str, typer.Argument(metavar="ZONE", help="The zone.", show_default=False)]
+Which = Annotated[str, typer.Argument(metavar="ZONE", help="The zone.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would stop and start, and where.")]
 
 Report = Annotated[
-    Path | None,
-    typer.Option(metavar="FILE", help="Wait until it is over, and write what it did; as JSON into *.json."),
+    Path | None, typer.Option(metavar="FILE", help="Wait until it is over, and write what it did; as JSON into *.json.")
 ]
 
 
