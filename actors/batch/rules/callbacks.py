@@ -21,6 +21,8 @@ LONGEST_URL = 2_000
 _LABEL = r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?"
 _NAME = re.compile(rf"(?=.{{1,253}}$)(?:{_LABEL}\.)*{_LABEL}")
 _V6_GLOBAL = IPv6Network("2000::/3")
+_6TO4 = IPv6Network("2002::/16")
+"""No longer in use (RFC 7526). Whether it is global depends on the version of Python."""
 _NAT64 = IPv6Network("64:ff9b::/96")
 _LINKS = (_NAT64, IPv6Network("::/96"))
 """Networks whose addresses end with the version 4 address to which they lead."""
@@ -69,11 +71,8 @@ def may_connect(address: str, allowed: Allowed) -> bool:
 def is_public(address: Address) -> bool:
     """Return whether an address is public, and so are all that it stands for."""
     address = _plain(address)
-    if isinstance(address, IPv6Address):
-        if address not in _V6_GLOBAL:
-            return False
-        if address.sixtofour is not None and not is_public(address.sixtofour):
-            return False
+    if isinstance(address, IPv6Address) and (address not in _V6_GLOBAL or address in _6TO4):
+        return False
     return address.is_global and not (address.is_multicast or address.is_reserved or address.is_unspecified)
 
 

@@ -10,7 +10,6 @@ discards input for a moment. Otherwise the client would see a reset in place of 
 """
 
 import asyncio
-import http
 import logging
 from collections.abc import Callable
 from functools import lru_cache
@@ -31,7 +30,7 @@ from penstock.api.http.limits import (
     WRITE_S,
     Census,
 )
-from penstock.api.http.problems import refused, written
+from penstock.api.http.problems import refused, title_of, written
 from penstock.api.http.uploads import is_upload_path
 
 log = logging.getLogger(__name__)
@@ -341,7 +340,7 @@ class _Gently:
 def _answer(path: str, status: int, detail: str, retry_after_s: int, more: list[tuple[bytes, bytes]]) -> bytes:
     code = {400: "malformed", 408: "too_slow", 503: "busy"}.get(status, "too_large")
     body, kind = written(refused(status, code, detail).problem, path)  # type: ignore[arg-type]  # one of the codes
-    head = [f"HTTP/1.1 {status} {http.HTTPStatus(status).phrase}".encode()]
+    head = [f"HTTP/1.1 {status} {title_of(status)}".encode()]
     head += [name + b": " + value for name, value in more]
     head += [b"content-type: " + kind, b"content-length: %d" % len(body), b"connection: close"]
     if retry_after_s:

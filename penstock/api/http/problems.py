@@ -36,6 +36,7 @@ Code = Literal[
 LONGEST_SHOWN = 80
 PROBLEM_TYPE = b"application/problem+json"
 JSON_TYPE = b"application/json"
+_TITLES = {413: "Content Too Large", 414: "URI Too Long", 416: "Range Not Satisfiable", 422: "Unprocessable Content"}
 
 
 class Problem(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -65,6 +66,11 @@ class RefusedRequest(Exception):
 _encode = msgspec.json.Encoder().encode
 
 
+def title_of(status: int) -> str:
+    """Return the name of a status by RFC 9110. Python has some of them from 3.13 on only."""
+    return _TITLES.get(status) or HTTPStatus(status).phrase
+
+
 def refused(
     status: int,
     code: Code,
@@ -79,7 +85,7 @@ def refused(
     """Return the exception to raise. `value` is shortened, and its control characters are escaped."""
     problem = Problem(
         status=status,
-        title=HTTPStatus(status).phrase,
+        title=title_of(status),
         code=code,
         detail=detail,
         what=what,

@@ -735,7 +735,7 @@ ODD_ROWS = {
     "its version": Row("odd", 2**63, 5, b"{}"),
     "its version is": Row("odd", -1, 5, b"{}"),
     "its time": Row("odd", 1, 2**63, b"{}"),
-    "deeply": Row("odd", 1, 5, b"[" * 960 + b"]" * 960),
+    "deeply": Row("odd", 1, 5, b"[" * 50_000 + b"]" * 50_000),
 }
 
 

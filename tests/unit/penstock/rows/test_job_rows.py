@@ -88,7 +88,7 @@ def test_a_body_stands_in_the_argument_in_a_file_or_on_stdin(tmp_path: Path) -> 
         ("@/nowhere/b.json", b"", "/nowhere/b.json: No such file"),
         ("@/", b"", "/: Is a directory"),
         ("-", b"1" * (LARGEST_BODY + 1), "more than 262144 bytes"),
-        ("[" * 5000, b"", "is no JSON"),
+        ("[" * 50_000, b"", "is no JSON"),
     ],
 )
 def test_what_is_no_body_is_refused(text: str, stdin: bytes, said: str) -> None:
@@ -161,7 +161,7 @@ def test_expiry_of_a_line_goes_before_that_of_the_options() -> None:
         ({"on_same": "x"}, "Invalid enum value"),
         (b'{"id": "\xff"}', "is no UTF-8"),
         (b"\xef\xbb\xbf{}", "is no job"),
-        (b'{"body": ' + b"[" * 3000 + b"]" * 3000 + b"}", "is no job"),
+        (b'{"body": ' + b"[" * 50_000 + b"]" * 50_000 + b"}", "is no job"),
         (b'{"body": "' + b"x" * LONGEST_LINE + b'"}', "a line has at most"),
     ],
 )

@@ -25,7 +25,7 @@ def test_a_problem_is_json_by_rfc_9457() -> None:
     assert kind == PROBLEM_TYPE
     assert msgspec.json.decode(body) == {
         "status": 422,
-        "title": "Unprocessable Entity",
+        "title": "Unprocessable Content",
         "code": "bad",
         "detail": "is no topic",
         "what": "topic",
