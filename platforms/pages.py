@@ -23,6 +23,7 @@ _LARGEST_VERSION = 2**63 - 1
 NOTHING_BROKEN: Mapping[int, str] = {}
 _FLAGS = {"true": True, "1": True, "false": False, "0": False}
 _LINK = re.compile(r"<([^<>]*)>([^<]*)")
+_REL = re.compile(r""";\s*rel\s*=\s*["']?([^"';,]*)""", re.IGNORECASE)
 
 
 class PageReader:
@@ -144,7 +145,8 @@ class PageReader:
 def _next_link(header: str) -> str | None:
     """Return the target with rel="next" of a Link header (RFC 8288, as far as platforms use it)."""
     for target, params in _LINK.findall(header):
-        if any(param.strip(" ,").lower() in ('rel="next"', "rel=next") for param in params.split(";")):
+        rel = _REL.search(params)
+        if rel is not None and "next" in rel[1].lower().split():
             return str(target)
     return None
 

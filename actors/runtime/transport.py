@@ -32,6 +32,7 @@ MOST_REASON = 200
 _OF_EUROPE = ("iso8859", "cp125", "koi8")
 _OF_ASIA = ("gb", "big5", "shift_jis", "cp932", "cp949", "cp950", "euc_", "iso2022", "utf-16", "utf-32")
 """Python's names of charsets that a platform may use, by how they begin. Its other codecs are no charsets."""
+_JOINED = {"set-cookie": "\n", "link": ", "}
 _QUERY = re.compile(r"[?#][^\s'\"]*")
 
 
@@ -137,11 +138,12 @@ def _is_utf8(body: bytes) -> bool:
 
 
 def _headers(headers: Mapping[str, str]) -> dict[str, str]:
-    """Return the headers with names in lower case. Cookies stand on lines of their own, since there may be several."""
+    """Return the headers with names in lower case. Of several with one name the last one counts, unless `_JOINED` says
+    how they are joined."""
     found = dict[str, str]()
     for name, value in headers.items():
         name = name.lower()
-        found[name] = f"{found[name]}\n{value}" if name == "set-cookie" and name in found else value
+        found[name] = f"{found[name]}{_JOINED[name]}{value}" if name in found and name in _JOINED else value
     return found
 
 

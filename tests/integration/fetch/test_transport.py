@@ -70,6 +70,16 @@ async def test_every_status_is_an_answer_and_no_redirect_is_followed() -> None:
     assert set(asked) == {"/orders"}
 
 
+async def test_links_on_several_lines_are_those_of_one() -> None:
+    """As a cache or a proxy in front of a shop adds a line of its own. One that counts beside it counts last."""
+    links = (b'Link: <https://a.example/o?page=3>; rel="next"', b'link: <https://a.example/o?page=1>; rel="prev"')
+    reply = b"\r\n".join((b"HTTP/1.1 200 OK", *links, b"X-Total: 7", b"X-Total: 8", b"Content-Length: 2", b"", b"[]"))
+    async with a_socket(reply) as url, open_transport() as transport:
+        answer = await get(transport, url)
+    told = '<https://a.example/o?page=3>; rel="next", <https://a.example/o?page=1>; rel="prev"'
+    assert (answer.headers["link"], answer.headers["x-total"]) == (told, "8")
+
+
 async def test_a_request_arrives_as_the_adapter_made_it() -> None:
     got: list[tuple[str, dict[str, str], str | None, bytes]] = []
 

@@ -319,8 +319,12 @@ def test_a_next_page_that_is_true_breaks_the_answer() -> None:
         ('<https://a.example/o?page=1>; rel="prev", </o?page=3>; rel="next"', "/o?page=3"),
         ("<https://a.example/o?page=2>; title=x; rel=next", "https://a.example/o?page=2"),
         ('<https://a.example/o?page=1>; rel="prev"', None),
+        ('<https://a.example/o?page=2>; rel="next last"', "https://a.example/o?page=2"),
+        ("<https://a.example/o?page=2>; REL = 'Next'", "https://a.example/o?page=2"),
+        ('<https://a.example/>; rel="https://a.example/next"; title="next"', None),
         ("", None),
         ("<" * 20_000, None),
+        ("<x>;" + " " * 20_000, None),
         ("<x>" + ";" * 20_000, None),
     ],
 )
