@@ -35,6 +35,12 @@ _VERDICTS = ("success", "ok", "succeeded")
 _SIGNS = tuple(f'"{name}"'.encode() for name in (*_FAULTS, *_VERDICTS))
 _CODES = ("code", "status", "error_code", "errcode")
 _NO_FAULT = frozenset({"", "0", "200", "ok", "none", "null", "false", "success", "no error"})
+_NO_ORDERS = 1 << 14  # bytes: an answer without orders is short
+_CODE_SIGN = re.compile(rb'code"|"status"|errno"|"ret"', re.IGNORECASE)
+_CODE_NAME = re.compile(r"(err(or)?|sub|ret(urn)?|result|status)?_?code|err_?no|ret|status", re.IGNORECASE)
+_FINE_CODES = frozenset({0, 1, 10_000, 20_000, *range(200, 300)})
+_FINE_WORDS = ("", "ok", "none", "null", "true", "false", "done", "normal", "no error")
+_BAD_WORDS = re.compile(r"err|fail|exception|busy|time_?out|denied|invalid|unavailable|limit", re.IGNORECASE)
 _TOO_MUCH = frozenset({413, 414})  # body or URL too long: a smaller window makes both shorter
 
 
@@ -90,19 +96,47 @@ def platform_text(body: bytes, path: Steps = ()) -> str:
 
 def may_tell_of_error(body: bytes) -> bool:
     """Return whether an answer has a name that platforms often use for an error. It costs less than to decode it."""
-    return len(body) <= _MOST_READ and any(sign in body for sign in _SIGNS)
+    has_sign = len(body) <= _MOST_READ and any(sign in body for sign in _SIGNS)
+    return has_sign or (len(body) <= _NO_ORDERS and _CODE_SIGN.search(body) is not None)
 
 
-def tells_of_error(body: bytes) -> bool:
-    """Return whether an answer says under such a name that something failed."""
+def told_error(body: bytes, rows: Steps) -> str:
+    """Return what an answer without orders says of an error, "" if nothing. It is looked for under the names that
+    platforms often use, in the objects on the way to the `rows`."""
     try:
         answer = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return False
-    if not isinstance(answer, dict):
-        return False
-    has_failed = any(str(answer[name]).lower() in ("false", "0") for name in _VERDICTS if name in answer)
-    return has_failed or any(_is_fault(answer.get(name)) for name in _FAULTS)
+        return ""
+    levels = [value_at(answer, rows[:depth]) for depth in range(max(1, len(rows)))]
+    objects = [level for level in levels if isinstance(level, dict)]
+    if any(_has_failed(level) for level in objects):
+        return "tells of an error"
+    codes = (told for level in objects for name, value in level.items() if (told := _error_code(name, value)))
+    found = next(codes, "")
+    return found and f"has the {found}: if that is no error, a rule with the outcome fine says so"
+
+
+def _has_failed(level: dict[str, Any]) -> bool:
+    has_failed = any(str(level[name]).lower() in ("false", "0") for name in _VERDICTS if name in level)
+    return has_failed or any(_is_fault(level.get(name)) for name in _FAULTS)
+
+
+def _error_code(name: str, value: Any) -> str:
+    """Return a code and its name if it means that something failed. A number that is no usual one for success does, and
+    a status does if it has a word for that."""
+    if not _CODE_NAME.fullmatch(name) or isinstance(value, list):
+        return ""
+    if isinstance(value, dict):
+        return next((told for inner, below in value.items() if (told := _error_code(inner, below))), "")
+    text = "" if value is None else str(value).strip()
+    digits = re.sub(r"^[A-Za-z](?=\d)|\.0$", "", text)
+    if re.fullmatch(r"-?\d{1,18}", digits):
+        is_fine = int(digits) in _FINE_CODES and not (int(digits) == 1 and name.lower().startswith("err"))
+    elif name.lower() == "status":
+        is_fine = value is not False and not _BAD_WORDS.search(text)
+    else:
+        is_fine = text.lower() in _FINE_WORDS or "succe" in text.lower()
+    return "" if is_fine else f"{name} {printable_line(text)[:40]}"
 
 
 def _is_fault(value: Any) -> bool:

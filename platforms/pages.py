@@ -15,7 +15,7 @@ from platforms.errors import BadDeclaration, BrokenContract, Garbled, Unreadable
 from platforms.fields import Field, Picker, steps_of
 from platforms.graphql import broken_rows
 from platforms.mending import read_json
-from platforms.outcomes import http_date_ms, may_tell_of_error, platform_text, tells_of_error
+from platforms.outcomes import http_date_ms, may_tell_of_error, platform_text, told_error
 from platforms.times import TimeStyle, WireTime, time_reader
 
 _SHOWN = 4096
@@ -60,9 +60,8 @@ class PageReader:
             rows = self._values(response.body).get("rows")
         except BrokenContract:
             return None  # `read` says more
-        if rows or not tells_of_error(response.body):
-            return None
-        return Later(reason="the answer lists no orders, and tells of an error")
+        told = "" if rows else told_error(response.body, self.row_steps)
+        return Later(reason=f"the answer lists no orders, and {told}") if told else None
 
     def _values(self, body: bytes) -> dict[str, Any]:
         try:

@@ -128,11 +128,71 @@ def test_an_error_beside_no_orders_is_never_an_empty_page(beside: dict[str, Any]
     assert outcome.reason == "the answer lists no orders, and tells of an error: overloaded"
 
 
+@pytest.mark.parametrize(
+    ("beside", "told"),
+    [
+        ({"code": 500}, "code 500"),
+        ({"code": "500", "message": "busy"}, "code 500"),
+        ({"status": 503}, "status 503"),
+        ({"status": "error"}, "status error"),
+        ({"status": "FAILED"}, "status FAILED"),
+        ({"status": False}, "status False"),
+        ({"code": -1}, "code -1"),
+        ({"code": 36009004, "message": "Invalid page_token"}, "code 36009004"),
+        ({"code": "SystemBusy"}, "code SystemBusy"),
+        ({"code": "A0500"}, "code A0500"),
+        ({"errcode": 1}, "errcode 1"),
+        ({"errorCode": "40001"}, "errorCode 40001"),
+        ({"ret_code": 9.0}, "ret_code 9.0"),
+        ({"status": {"code": 500}}, "code 500"),
+    ],
+)
+@pytest.mark.parametrize("listed", [{"orders": []}, {"orders": None}, {"total": 0}], ids=["empty", "null", "left out"])
+def test_a_code_beside_no_orders_is_never_an_empty_page(
+    beside: dict[str, Any], told: str, listed: dict[str, Any]
+) -> None:
+    outcome = adapter().outcome(answer(listed | beside))
+    assert isinstance(outcome, Later)
+    assert outcome.reason.startswith(f"the answer lists no orders, and has the {told}: if that is no error, ")
+
+
+@pytest.mark.parametrize(
+    "beside",
+    [
+        *({"code": code} for code in (0, 1, 200, 204, 10000, "0", "0000", "00000", "200", "A00000", "OK", "Success")),
+        *({"code": code} for code in (None, "", True, "SUCCEED", "sys.success")),
+        *({"status": status} for status in (0, 1, 200, "ok", "open", "active", "1", True, {"code": 0})),
+        *({name: 0} for name in ("errcode", "error_code", "errno", "ret", "retCode", "statusCode")),
+        {"errcode": "200", "code": []},
+        {"country_code": 49, "encode": "gzip"},
+    ],
+)
+def test_a_code_that_means_no_error_is_an_empty_page(beside: dict[str, Any]) -> None:
+    assert adapter().outcome(answer({"orders": [], "total": 0} | beside)) is None
+
+
+@pytest.mark.parametrize("beside", [{"code": 500}, {"error": "busy"}, {"success": False}])
+def test_an_error_stands_at_any_level_above_the_orders(beside: dict[str, Any]) -> None:
+    declared = adapter(record={"rows": "data.result.list"}, pages={"total": "data.result.total"})
+    for answered in (
+        {"data": {"result": {"list": [], "total": 0} | beside}},
+        {"data": {"result": {"list": [], "total": 0}} | beside},
+        {"data": {"result": {"list": [], "total": 0}}} | beside,
+    ):
+        assert isinstance(declared.outcome(answer(answered)), Later)
+        assert declared.outcome(answer({"data": {"result": {"list": [], "total": 0, "buyer": beside}}})) is None
+
+
+def test_a_code_beside_orders_does_not_hide_them() -> None:
+    assert adapter().outcome(answer({"orders": [row(code=500)], "code": 500})) is None
+
+
 def test_a_rule_says_what_an_error_beside_no_orders_means() -> None:
-    said = answer({"orders": [], "success": False})
-    for outcome, meant in (("fine", None), ("empty", Empty())):
-        rules = [{"body": "success", "equals": False, "outcome": outcome}]
-        assert adapter(errors=rules).outcome(said) == meant
+    for beside, equals in (({"success": False}, False), ({"code": 500}, 500)):
+        said = answer({"orders": [], **beside})
+        for outcome, meant in (("fine", None), ("empty", Empty())):
+            rules = [{"body": next(iter(beside)), "equals": equals, "outcome": outcome}]
+            assert adapter(errors=rules).outcome(said) == meant
 
 
 def test_an_error_in_place_of_orders_is_named_by_the_page() -> None:
