@@ -36,6 +36,7 @@ from actors.batch.rules.record import (
     OpenChunk,
     beat_key,
     is_held,
+    look_at_ms,
     made_so_far,
     may_begin,
 )
@@ -70,8 +71,6 @@ COUNTED = 256
 GONE = (UnknownInstance, UnknownTask)
 DAY_MS = 86_400_000
 ARCHIVE_AGAIN_MS = 60_000
-HELD_LOOK_MS = 30_000
-"""How soon instances that wait for others are looked at without any other cause."""
 HALF_DELETED_MS = 60_000
 """How long after a person's delete the conductor removes what the desk left, which may have died meanwhile."""
 
@@ -215,7 +214,7 @@ class Conductor:
         if not waiting:
             return None
         ready = [each for each in waiting if may_begin(each, now_ms)]
-        look_ms = min([each.due_ms for each in waiting if each.due_ms > now_ms], default=now_ms + HELD_LOOK_MS)
+        look_ms = min(look_at_ms(each, now_ms) for each in waiting)
         if not ready:
             return look_ms
         at_work = (each for each in unfinished if each.state != "pending" and not is_too_new(self._members, each))

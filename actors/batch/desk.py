@@ -116,7 +116,7 @@ class BatchDesk:
             record,
             limits,
             waits_for=self._waits_for(record),
-            before=await self._how_far_is(record.after) if is_held(record) else "",
+            before=await self._how_far_is_before(record) if is_held(record) else "",
             running=len(at_work),
             last_start_ms=self._instances.last_start_ms(record.task),
             now_ms=now_ms,
@@ -131,12 +131,14 @@ class BatchDesk:
         place = await self.items.place(record, item)
         return replace(why_item(found, record, limits, item, place, now_ms, missing=missing, part=part), row=row)
 
-    async def _how_far_is(self, instance_id: str) -> str:
-        """Return how far an instance is for which another one waits, in words."""
+    async def _how_far_is_before(self, held: Instance) -> str:
+        """Return how far the instance is for which this one waits, in words."""
         try:
-            before = await self._instances.get(instance_id)
+            before = await self._instances.get(held.after)
         except UnknownInstance:
             return ""
+        if before.created_ms != held.after_created_ms:
+            return "; that was deleted, and this is seen within moments"
         items = known_items(before)
         return f"; that is {shown_state(before)}" + (f", {before.counts.ended} of {items} items" if items else "")
 

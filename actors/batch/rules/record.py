@@ -26,6 +26,8 @@ TRANSITIONS: dict[State, frozenset[State]] = {
 """Done, failed and cancelled instances go on only after a retry. Paused is no state: it is a flag beside one."""
 FINAL: frozenset[State] = frozenset({"done", "failed", "cancelled"})
 
+HELD_LOOK_MS = 30_000
+"""How soon instances that wait for others are looked at without any other cause."""
 BEAT_TTL_S = 10
 """If the executor of a split or a reduce is silent for so many seconds, the step is offered to another."""
 
@@ -174,6 +176,11 @@ def is_held(instance: Instance) -> bool:
 def may_begin(instance: Instance, now_ms: int) -> bool:
     """Return whether the time of an instance has come, and it waits for no other."""
     return instance.due_ms <= now_ms and not is_held(instance)
+
+
+def look_at_ms(instance: Instance, now_ms: int) -> int:
+    """Return when to look again at an instance that waits, if nothing is heard before."""
+    return instance.due_ms if instance.due_ms > now_ms and not is_held(instance) else now_ms + HELD_LOOK_MS
 
 
 def is_over(latest: Instance | None, own: Instance) -> bool:

@@ -101,6 +101,17 @@ async def test_a_predecessor_that_is_deleted_frees_or_fails_what_waits(connectio
         assert await ended(node, "l-gone") == ("done", "")
 
 
+async def test_why_tells_nothing_of_a_later_batch_of_the_others_id(connection: Connection) -> None:
+    """No conductor lives, so the deleted one is not seen."""
+    async with plant(connection, [TASK], roles=("desk", "executor")) as node:
+        await node.submit(TASK, [True], id="l-gone", delay_ms=600_000)
+        await node.submit(TASK, [True], id="l-orphan", after="l-gone")
+        await node.engine.instances.remove(await node.record("l-gone"))
+        await node.submit(TASK, [True], id="l-gone", delay_ms=600_000)
+        why = await node.desk.why("l-orphan")
+        assert why.reason == "it begins when l-gone is done; that was deleted, and this is seen within moments"
+
+
 async def test_a_person_lets_a_batch_begin_that_waits(connection: Connection) -> None:
     async with plant(connection, [TASK]) as node:
         await node.submit(TASK, [True], id="l-far", delay_ms=600_000)

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from actors.batch.rules import moves
 from actors.batch.rules.obstacles import begins
-from actors.batch.rules.record import FINAL, Instance, State
+from actors.batch.rules.record import FINAL, HELD_LOOK_MS, Instance, State, look_at_ms
 from streams.batch_messages import AfterState, Counts
 
 NOW_MS = 1_000_000
@@ -97,3 +97,19 @@ def test_what_was_freed_or_has_ended_is_held_by_nothing_later(
             assert after is record
         record = after
     assert moves.start(record, NOW_MS).state in ("pending", "splitting", *FINAL)
+
+
+@pytest.mark.parametrize(
+    ("record", "in_ms"),
+    [
+        (Instance(instance_id="b1", task="t", created_ms=0, due_ms=NOW_MS + 7), 7),
+        (Instance(instance_id="b1", task="t", created_ms=0), HELD_LOOK_MS),
+        (HELD, HELD_LOOK_MS),
+        (replace(HELD, due_ms=NOW_MS + 86_400_000), HELD_LOOK_MS),
+        (replace(HELD, due_ms=NOW_MS + 7, freed_ms=5), 7),
+    ],
+)
+def test_what_waits_for_another_is_looked_at_now_and_then_also_if_it_is_due_much_later(
+    record: Instance, in_ms: int
+) -> None:
+    assert look_at_ms(record, NOW_MS) == NOW_MS + in_ms
