@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 from actors.runtime.pieces import in_pieces
 
 BY_SOURCE = ("platform", "source")
-BY_OUTCOME = ("topic", "outcome")
 READS = 10
 """How often figures are read that change while they are read."""
 LATENESS_S = (0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5, 30)
@@ -67,72 +66,46 @@ class Measures:
         )
 
         disable_created_metrics()  # type: ignore[no-untyped-call]  # an eighth of the answer, for nobody
-        self.registry = CollectorRegistry()
-        self._slices = Counter(
-            "penstock_slices_total", "Slices that this node ended.", ("platform", "outcome"), registry=self.registry
-        )
-        self._orders = Counter(
-            "penstock_orders_total", "Orders that this node published.", ("platform",), registry=self.registry
-        )
-        self._lag = Gauge("penstock_watermark_lag_seconds", "How far behind.", BY_SOURCE, registry=self.registry)
-        self._open = Gauge("penstock_open_slices", "Slices cut and not finished.", BY_SOURCE, registry=self.registry)
-        self._holes = Gauge("penstock_holes", "Slices given up on, not accepted.", BY_SOURCE, registry=self.registry)
+        self.registry = registry = CollectorRegistry()
+        counter, gauge = partial(Counter, registry=registry), partial(Gauge, registry=registry)
+
+        self._slices = counter("penstock_slices_total", "Slices that this node ended.", ("platform", "outcome"))
+        unproven = "Slices that this node read, and of which no count or end proves that they are whole."
+        self._unproven = counter("penstock_slices_unproven_total", unproven, ("platform",))
+        self._orders = counter("penstock_orders_total", "Orders that this node published.", ("platform",))
+
         self._known: set[tuple[str, str]] = set()
-        self._down = Gauge(
-            "penstock_source_down_seconds",
-            "For how long it cannot be reached; 0: it can.",
-            BY_SOURCE,
-            registry=self.registry,
-        )
-        self._parked = Gauge("penstock_source_parked", "1 while a person is needed.", BY_SOURCE, registry=self.registry)
-        self._paused = Gauge("penstock_source_paused", "1 while a person pauses it.", BY_SOURCE, registry=self.registry)
+        self._lag = gauge("penstock_watermark_lag_seconds", "How far behind.", BY_SOURCE)
+        self._down = gauge("penstock_source_down_seconds", "For how long it cannot be reached; 0: it can.", BY_SOURCE)
+        self._open = gauge("penstock_open_slices", "Slices cut and not finished.", BY_SOURCE)
+        self._holes = gauge("penstock_holes", "Slices given up on, not accepted.", BY_SOURCE)
+        self._parked = gauge("penstock_source_parked", "1 while a person is needed.", BY_SOURCE)
+        self._paused = gauge("penstock_source_paused", "1 while a person pauses it.", BY_SOURCE)
         self._by_source = (self._lag, self._down, self._open, self._holes, self._parked, self._paused)
-        self._elected = Gauge(
-            "penstock_monitor_elected", "1 on the node that leads the monitor.", registry=self.registry
-        )
-        self._unproven = Counter(
-            "penstock_slices_unproven_total",
-            "Slices that this node read, and of which no count or end proves that they are whole.",
-            ("platform",),
-            registry=self.registry,
-        )
+        self._elected = gauge("penstock_monitor_elected", "1 on the node that leads the monitor.")
 
         self._lateness = Histogram(
             "penstock_job_lateness_seconds",
             "When a job became ready, minus when it was due.",
             ("topic",),
             buckets=LATENESS_S,
-            registry=self.registry,
+            registry=registry,
         )
-        self._left = Counter(
-            "penstock_jobs_left_to_server_total",
-            "Jobs that a timer left to the server's own firing.",
-            registry=self.registry,
+        self._left = counter("penstock_jobs_left_to_server_total", "Jobs that a timer left to the server's own firing.")
+        self._handled = counter(
+            "penstock_jobs_handled_total", "Jobs in handlers' hands, by their end.", ("topic", "outcome")
         )
+        self._held = gauge("penstock_jobs_held", "Jobs that handlers hold now.", ("topic",))
 
-        self._handled = Counter(
-            "penstock_jobs_handled_total", "Jobs in handlers' hands, by their end.", BY_OUTCOME, registry=self.registry
-        )
-        self._held = Gauge("penstock_jobs_held", "Jobs that handlers hold now.", ("topic",), registry=self.registry)
+        self._rounds = counter("penstock_flow_rounds_total", "Rounds that this node made.", ("flow",))
+        self._loaded = counter("penstock_flow_rows_loaded_total", "New rows of these rounds.", ("flow",))
+        failed = "Shards of these rounds whose load failed or did not answer, and failed splits."
+        self._failed = counter("penstock_flow_loads_failed_total", failed, ("flow",))
 
-        self._rounds = Counter(
-            "penstock_flow_rounds_total", "Rounds that this node made.", ("flow",), registry=self.registry
-        )
-        self._loaded = Counter(
-            "penstock_flow_rows_loaded_total", "New rows of these rounds.", ("flow",), registry=self.registry
-        )
-        self._failed = Counter(
-            "penstock_flow_loads_failed_total",
-            "Shards of these rounds whose load failed or did not answer, and failed splits.",
-            ("flow",),
-            registry=self.registry,
-        )
-
-        self._requests = Counter(
+        self._requests = counter(
             "penstock_gateway_requests_total",
             "Requests that this node's gateway answered, by operation and status.",
             ("operation", "status"),
-            registry=self.registry,
         )
         self._answered = cache(self._requests.labels)  # looking up labels costs more than counting
 
