@@ -23,54 +23,9 @@ LONGEST_FIELD = 64
 
 def check_schedule(record: Schedule) -> Schedule:
     """Return the record if it can be followed. Raises BadRecurrence."""
-    if sum(map(bool, (record.cron, record.every_ms, record.fixed_delay_ms, record.at_ms))) != 1:
-        hint = "write a cron line, or every or fixed_delay with a span such as 10m, or at with a moment"
-        raise BadRecurrence("cron", record.cron, "either cron or every or fixed_delay or at says when", hint)
-    if record.cron:
-        check_cron(record.cron)
-    elif record.every_ms and not SHORTEST_EVERY_MS <= record.every_ms <= LONGEST_EVERY_MS:
-        raise BadRecurrence("every_ms", f"{record.every_ms}ms", "is out of range", "use 1s to 366d")
-    elif record.fixed_delay_ms and not SHORTEST_EVERY_MS <= record.fixed_delay_ms <= LONGEST_EVERY_MS:
-        raise BadRecurrence("fixed_delay_ms", f"{record.fixed_delay_ms}ms", "is out of range", "use 1s to 366d")
-    try:
-        check_tz(record.tz)
-    except BadSchedule as error:
-        raise BadRecurrence("tz", record.tz, "unknown", str(error).partition("; ")[2]) from error
-    if not 0 <= record.initial_delay_ms <= LONGEST_EVERY_MS:
-        raise BadRecurrence("initial_delay_ms", f"{record.initial_delay_ms}ms", "is out of range", "use 0s to 366d")
-    for field in ("at_ms", "start_ms", "last_ms", "added_ms", "buffered_ms", "claim_ms"):
-        if not 0 <= getattr(record, field) <= LATEST_MS:
-            raise BadRecurrence(field, getattr(record, field), "is out of range", f"use 0 to {LATEST_MS}")
-    kept = (
-        *record.adding,
-        *record.owed,
-        *record.stale,
-        *record.cancelling,
-        *record.triggered,
-        *map(due_of, record.runs),
-    )
-    kept = (*kept, *(record.backfill or ()), *dict(record.nonces).values())
-    if not all(0 <= due_ms <= LATEST_MS for due_ms in kept):
-        raise BadRecurrence("adding", record.adding, "is out of range", "leave it out")
-    for field, value, known in (
-        ("misfire", record.misfire, get_args(Misfire)),
-        ("overlap", record.overlap, get_args(Overlap)),
-    ):
-        if value not in known:
-            raise BadRecurrence(field, value, "is not known", f"use {', '.join(known)}")
-    if record.fixed_delay_ms and record.overlap != "skip":
-        what = "says what to do while another has not ended, fixed_delay waits for its end"
-        raise BadRecurrence("overlap", record.overlap, what, "leave it out, or write every")
-    if record.misfire == "all" and record.overlap != "allow":
-        what = f"runs each one that was missed, overlap {record.overlap} leaves some out"
-        raise BadRecurrence("misfire", "all", what, "choose overlap allow, or misfire once")
-    if record.most_missed is not None and record.misfire != "all":
-        hint = "leave it out, or write misfire all"
-        raise BadRecurrence("most_missed", record.most_missed, "limits misfire all", hint)
-    if record.most_missed is not None and not 1 <= record.most_missed <= MOST_AT_ONCE:
-        raise BadRecurrence("most_missed", record.most_missed, "is out of range", f"use 1 to {MOST_AT_ONCE}")
-    if record.most_open is not None and not 1 <= record.most_open <= MOST_RUNS:
-        raise BadRecurrence("most_open", record.most_open, "is out of range", f"use 1 to {MOST_RUNS}")
+    _check_recurrence(record)
+    _check_moments(record)
+    _check_missed(record)
     dues = next_dues(replace(record, runs=()), max(1, record.start_ms - 1), 2)
     if not dues and record.at_ms:
         raise BadRecurrence("at_ms", record.at_ms, "lies before the start", "leave the start out")
@@ -85,6 +40,70 @@ def check_schedule(record: Schedule) -> Schedule:
     except BadJob as error:
         raise BadRecurrence(error.field, error.value, error.what, error.hint) from error
     return record
+
+
+def _check_recurrence(record: Schedule) -> None:
+    """Check what says when occurrences are due."""
+    if sum(map(bool, (record.cron, record.every_ms, record.fixed_delay_ms, record.at_ms))) != 1:
+        hint = "write a cron line, or every or fixed_delay with a span such as 10m, or at with a moment"
+        raise BadRecurrence("cron", record.cron, "either cron or every or fixed_delay or at says when", hint)
+    if record.cron:
+        check_cron(record.cron)
+    for field, span_ms in (("every_ms", record.every_ms), ("fixed_delay_ms", record.fixed_delay_ms)):
+        if span_ms and not SHORTEST_EVERY_MS <= span_ms <= LONGEST_EVERY_MS:
+            raise BadRecurrence(field, f"{span_ms}ms", "is out of range", "use 1s to 366d")
+    try:
+        check_tz(record.tz)
+    except BadSchedule as error:
+        raise BadRecurrence("tz", record.tz, "unknown", str(error).partition("; ")[2]) from error
+
+
+def _check_moments(record: Schedule) -> None:
+    """Check that each moment is one that a schedule can have."""
+    if not 0 <= record.initial_delay_ms <= LONGEST_EVERY_MS:
+        raise BadRecurrence("initial_delay_ms", f"{record.initial_delay_ms}ms", "is out of range", "use 0s to 366d")
+    for field in ("at_ms", "start_ms", "last_ms", "added_ms", "buffered_ms", "claim_ms"):
+        _check_range(field, getattr(record, field), 0, LATEST_MS)
+    kept = (
+        *record.adding,
+        *record.owed,
+        *record.stale,
+        *record.cancelling,
+        *record.triggered,
+        *map(due_of, record.runs),
+        *(record.backfill or ()),
+        *dict(record.nonces).values(),
+    )
+    if not all(0 <= due_ms <= LATEST_MS for due_ms in kept):
+        raise BadRecurrence("adding", record.adding, "is out of range", "leave it out")
+
+
+def _check_missed(record: Schedule) -> None:
+    """Check what becomes of occurrences that were missed, or that meet others."""
+    for field, value, known in (
+        ("misfire", record.misfire, get_args(Misfire)),
+        ("overlap", record.overlap, get_args(Overlap)),
+    ):
+        if value not in known:
+            raise BadRecurrence(field, value, "is not known", f"use {', '.join(known)}")
+    if record.fixed_delay_ms and record.overlap != "skip":
+        what = "says what to do while another has not ended, fixed_delay waits for its end"
+        raise BadRecurrence("overlap", record.overlap, what, "leave it out, or write every")
+    if record.misfire == "all" and record.overlap != "allow":
+        what = f"runs each one that was missed, overlap {record.overlap} leaves some out"
+        raise BadRecurrence("misfire", "all", what, "choose overlap allow, or misfire once")
+    if record.most_missed is not None:
+        if record.misfire != "all":
+            hint = "leave it out, or write misfire all"
+            raise BadRecurrence("most_missed", record.most_missed, "limits misfire all", hint)
+        _check_range("most_missed", record.most_missed, 1, MOST_AT_ONCE)
+    if record.most_open is not None:
+        _check_range("most_open", record.most_open, 1, MOST_RUNS)
+
+
+def _check_range(field: str, value: int, least: int, most: int) -> None:
+    if not least <= value <= most:
+        raise BadRecurrence(field, value, "is out of range", f"use {least} to {most}")
 
 
 def _check_jitter(record: Schedule, gap_ms: int) -> None:
