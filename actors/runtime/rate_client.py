@@ -8,7 +8,6 @@ that is not renewed ends, and the node spends nothing until a governor replies. 
 """
 
 import asyncio
-import logging
 import math
 import secrets
 from collections.abc import Callable
@@ -19,7 +18,7 @@ import msgspec
 from anyio.abc import TaskStatus
 
 from actors.runtime.actor import FATAL
-from actors.runtime.logs import fields
+from actors.runtime.governor_link import LEAVE_S, RETRY_S, GovernorLink
 from actors.runtime.rate_requests import WantedRate
 from actors.runtime.rules.begun import BegunCounts
 from actors.runtime.rules.leased import SHORT_S, LeasedShares
@@ -31,17 +30,8 @@ from streams.connection import Connection
 from streams.errors import StreamError
 from streams.rate_messages import ANSWER_S, LIFE_S, SharesDealt, decode_rates
 
-log = logging.getLogger(__name__)
-
-GAP_S = 0.01
-"""Between two requests, at least. Keys that begin in the same moment travel in one."""
-RETRY_S = 0.05
-"""How soon a request without a reply is followed by the next one."""
-SILENT_S = 5.0
-"""How long no governor may reply before the log says so."""
 REPLY_MS, LATE_MS = 5, 50
 """How soon a caller looks whether a reply has come: at first, and when it is late."""
-LEAVE_S = 0.5
 FEW = 2
 """Begun in a second: a quiet source's window is one request, or two."""
 
@@ -63,16 +53,11 @@ class LeasedRates:
         self._second_ends_s = -math.inf
         self._kinds: dict[str, Callable[[str], float]] = {}
         self._put_off: Waits[str] = Waits()
-        self._on_silence: Callable[[], None] = lambda: None
+        self._governor = GovernorLink(silent="rates.no_governor", back="rates.governed_again")
         self._now_s = 0.0
-        self._due_s = math.inf
-        self._asked_s = -math.inf
         self._is_asking = False
-        self._wake = anyio.Event()
         self._told: dict[str, asyncio.Future[None]] = {}
         """Done once the node may begin something under a key of which it has no share."""
-        self._heard_s = -math.inf
-        self._is_silent = False
 
     def of(self, kind: str, rate: Callable[[str], float]) -> "KindRates":
         """Return the rates of one kind of keys. `rate(name)`: the cluster's rate, per second. `0`: no limit."""
@@ -107,7 +92,7 @@ class LeasedRates:
 
     def on_silence(self, listener: Callable[[], None]) -> None:
         """Call `listener` after each request that no governor answers."""
-        self._on_silence = listener
+        self._governor.on_silence = listener
 
     def want(self, wanted: WantedRate) -> None:
         """Have a rate in demand that only the nodes with work know."""
@@ -117,7 +102,7 @@ class LeasedRates:
         if wanted.member:
             lease.members[wanted.member] = wanted.weight, now_s
         if is_new:
-            self._ask_at(now_s)
+            self._governor.ask_at(now_s)
 
     def part_of(self, wanted: WantedRate) -> float:
         """Return the part of the member's weight that counts on this node: it may have work on others, too."""
@@ -138,7 +123,7 @@ class LeasedRates:
         self._now_s = now_s = monotonic_s()
         lease = self._leased.find(key)
         if lease is None or now_s >= lease.until_s:
-            return 0.0 if now_s - self._heard_s < LIFE_S else None
+            return 0.0 if now_s - self._governor.heard_s < LIFE_S else None
         if lease.share > 0:
             return self._shares.expected_ms(key, count)
         interval_ms = 1000 / lease.rate if lease.rate else 0.0
@@ -166,13 +151,13 @@ class LeasedRates:
                 lease.has_turn, lease.turn_used = False, True
                 lease.spent += 1
                 self._count(key, 1, now_s)
-                self._ask_at(max(now_s, lease.free_s()))
+                self._governor.ask_at(max(now_s, lease.free_s()))
                 return 1, 0
         lease.short_s = now_s
-        if now_s < lease.until_s or self._is_silent:
+        if now_s < lease.until_s or self._governor.is_silent:
             lease.held_s = now_s
         if is_new:
-            self._ask_at(now_s)
+            self._governor.ask_at(now_s)
         return 0, self._wait_ms(now_s)
 
     def has_share(self, key: str) -> bool:
@@ -212,20 +197,15 @@ class LeasedRates:
         task_status.started()
         try:
             while True:
-                await self._until_due()
+                await self._governor.until_due()
                 await self._ask()
         finally:
             with anyio.move_on_after(LEAVE_S, shield=True), suppress(StreamError):
                 await self._hand_back()
 
-    async def _until_due(self) -> None:
-        while (wait_s := max(self._due_s, self._asked_s + GAP_S) - monotonic_s()) > 0:
-            with anyio.move_on_after(wait_s):
-                await self._wake.wait()
-            self._wake = anyio.Event()
-
     async def _ask(self) -> None:
-        self._asked_s, self._due_s, self._is_asking = monotonic_s(), math.inf, True
+        self._governor.begin(monotonic_s())
+        self._is_asking = True
         again_s = math.inf
         try:
             for ask in self._leased.asks(self._take_now()):
@@ -237,27 +217,21 @@ class LeasedRates:
                 reply = decode_rates(message.payload, SharesDealt)
                 heard_s = self._leased.hear(reply, sent_s, self._take_now())
                 again_s = min(again_s, RETRY_S if heard_s is None else heard_s)
-                self._hear()
+                self._governor.hear()
             self._tell()
         except FATAL:
             raise
         except StreamError as error:
             again_s = RETRY_S
-            self._miss(error)
+            self._governor.miss(error)
         finally:
             self._is_asking = False
         if self._leased:
-            self._due_s = min(self._due_s, self._asked_s + again_s)
+            self._governor.ask_at(self._governor.asked_s + again_s)
 
     async def _hand_back(self) -> None:
         for ask in self._leased.asks(self._take_now(), is_last=True):
             await self._connection.publish_core(self._connection.namespace.rates(), msgspec.json.encode(ask))
-
-    def _hear(self) -> None:
-        self._heard_s = self._now_s
-        if self._is_silent:
-            self._is_silent = False
-            log.info("rates.governed_again")
 
     def _tell(self) -> None:
         """Wake those that wait for a reply which has come. A key that is not in demand any more has none."""
@@ -266,25 +240,11 @@ class LeasedRates:
             if lease is None or lease.has_turn or self._leased.share(key, self._now_s) > 0:
                 self._told.pop(key).set_result(None)
 
-    def _miss(self, error: StreamError) -> None:
-        self._on_silence()
-        now_s = monotonic_s()
-        if self._heard_s == -math.inf:
-            self._heard_s = now_s
-        if not self._is_silent and now_s - self._heard_s > SILENT_S:
-            self._is_silent = True
-            log.warning("rates.no_governor", extra=fields(error=str(error)))
-
-    def _ask_at(self, at_s: float) -> None:
-        if at_s < self._due_s:
-            self._due_s = at_s
-            self._wake.set()
-
     def _wait_ms(self, now_s: float) -> int:
         """Return when a caller without a share should look again."""
         if self._is_asking:
-            return REPLY_MS if now_s - self._asked_s < LATE_MS / 1000 else LATE_MS
-        wait_s = max(self._due_s, self._asked_s + GAP_S) - now_s
+            return REPLY_MS if now_s - self._governor.asked_s < LATE_MS / 1000 else LATE_MS
+        wait_s = self._governor.next_s - now_s
         return max(REPLY_MS, int(min(LOOK_MS, wait_s * 1000 + REPLY_MS)))
 
     def _take_now(self) -> float:

@@ -20,8 +20,8 @@ import msgspec
 from anyio.abc import TaskStatus
 
 from actors.runtime.actor import FATAL
+from actors.runtime.governor_link import LEAVE_S, RETRY_S, GovernorLink
 from actors.runtime.logs import fields
-from actors.runtime.rate_client import GAP_S, LEAVE_S, RETRY_S, SILENT_S
 from actors.runtime.rules.slots_held import HeldSlots, SlotCall, SlotCut, SlotLimit
 from streams.clock import monotonic_s
 from streams.connection import Connection
@@ -52,13 +52,8 @@ class NodeSlots:
         self._connection = connection
         self._held = HeldSlots(node, secrets.token_hex(8))
         self._listeners: dict[str, SlotListener] = {}
-        self._on_silence: Callable[[], None] = lambda: None
-        self._due_s = math.inf
-        self._asked_s = -math.inf
-        self._wake = anyio.Event()
+        self._governor = GovernorLink(silent="slots.no_governor", back="slots.governed_again")
         self._has_calls = anyio.Event()
-        self._heard_s = -math.inf
-        self._is_silent = False
 
     def of(self, owner: str, listener: SlotListener) -> "OwnerSlots":
         """Return the slots of one owner of keys, as `jobs.<topic>`."""
@@ -67,7 +62,7 @@ class NodeSlots:
 
     def on_silence(self, listener: Callable[[], None]) -> None:
         """Call `listener` after each request that no governor answers."""
-        self._on_silence = listener
+        self._governor.on_silence = listener
 
     async def run(self, *, task_status: TaskStatus[None]) -> None:
         """Ask for slots until cancelled, and hand them back."""
@@ -76,7 +71,7 @@ class NodeSlots:
                 tasks.start_soon(self._watch_ends)
                 task_status.started()
                 while True:
-                    await self._until_due()
+                    await self._governor.until_due()
                     await self._ask()
         finally:
             with anyio.move_on_after(LEAVE_S, shield=True), suppress(StreamError):
@@ -92,31 +87,20 @@ class NodeSlots:
         return call
 
     def end(self, call: SlotCall) -> None:
-        self._ask_at(self._held.end(call, monotonic_s()))
+        self._governor.ask_at(self._held.end(call, monotonic_s()))
 
     def room(self, key: str) -> int:
         return self._held.room(key, monotonic_s())
 
     def wait(self, key: str, limit: SlotLimit, count: int) -> None:
         if self._held.wait(key, limit, count):
-            self._ask_at(monotonic_s())
+            self._governor.ask_at(monotonic_s())
 
     # ---- asking
 
-    def _ask_at(self, at_s: float) -> None:
-        if at_s < self._due_s:
-            self._due_s = at_s
-            self._wake.set()
-
-    async def _until_due(self) -> None:
-        while (wait_s := max(self._due_s, self._asked_s + GAP_S) - monotonic_s()) > 0:
-            with anyio.move_on_after(wait_s):
-                await self._wake.wait()
-            self._wake = anyio.Event()
-
     async def _ask(self) -> None:
         self._end_slots()
-        self._asked_s, self._due_s = monotonic_s(), math.inf
+        self._governor.begin(monotonic_s())
         again_s = math.inf
         try:
             for ask in self._held.asks(monotonic_s()):
@@ -126,7 +110,7 @@ class NodeSlots:
                 )
                 heard = self._held.hear(decode_slots(message.payload), sent_s, monotonic_s())
                 again_s = min(again_s, RETRY_S if heard is None else heard.again_s)
-                self._hear()
+                self._governor.hear()
                 if heard is not None:
                     _notify(heard.cut)
                     for key in heard.more:
@@ -137,9 +121,9 @@ class NodeSlots:
             raise
         except StreamError as error:
             again_s = RETRY_S
-            self._miss(error)
+            self._governor.miss(error)
         if self._held:
-            self._ask_at(self._asked_s + again_s)
+            self._governor.ask_at(self._governor.asked_s + again_s)
 
     def _listener(self, key: str) -> SlotListener:
         return self._listeners[key.partition(":")[0]]
@@ -160,21 +144,6 @@ class NodeSlots:
         if lost:
             log.error("slots.lost", extra=fields(keys=sorted({call.key for call in lost})[:10], calls=len(lost)))
             _notify(lost)
-
-    def _hear(self) -> None:
-        self._heard_s = monotonic_s()
-        if self._is_silent:
-            self._is_silent = False
-            log.info("slots.governed_again")
-
-    def _miss(self, error: StreamError) -> None:
-        self._on_silence()
-        now_s = monotonic_s()
-        if self._heard_s == -math.inf:
-            self._heard_s = now_s
-        if not self._is_silent and now_s - self._heard_s > SILENT_S:
-            self._is_silent = True
-            log.warning("slots.no_governor", extra=fields(error=str(error)))
 
 
 class OwnerSlots:

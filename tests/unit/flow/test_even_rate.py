@@ -9,7 +9,6 @@ from __future__ import annotations
 import bisect
 import heapq
 import itertools
-import math
 import random
 import sys
 from collections.abc import Callable
@@ -19,7 +18,8 @@ import pytest
 
 from actors.flow.rules.governing import Governing
 from actors.runtime import rate_client
-from actors.runtime.rate_client import GAP_S, RETRY_S, LeasedRates
+from actors.runtime.governor_link import RETRY_S
+from actors.runtime.rate_client import LeasedRates
 from actors.runtime.rules.leased import LeasedShares
 
 NO_CONNECTION: Any = None
@@ -147,14 +147,14 @@ class EvenNode:
 
     def _ask(self) -> None:
         """Do as LeasedRates.run does."""
-        town, rates = self._town, self._rates
-        due_s = max(rates._due_s, rates._asked_s + GAP_S)
+        town, rates, governor = self._town, self._rates, self._rates._governor
         if self.is_dead:
             return
-        if due_s > town.now_s:
-            town.at(min(due_s, town.now_s + LOOK_S), self._ask)
+        if governor.next_s > town.now_s:
+            town.at(min(governor.next_s, town.now_s + LOOK_S), self._ask)
             return
-        rates._asked_s, rates._due_s, rates._is_asking = town.now_s, math.inf, True
+        governor.begin(town.now_s)
+        rates._is_asking = True
         (ask,) = rates._leased.asks(rates._take_now())
         sent_s = town.now_s
         town.asked += 1
@@ -167,7 +167,7 @@ class EvenNode:
         def answered(reply: Any) -> None:
             heard_s = None if reply is None else rates._leased.hear(reply, sent_s, rates._take_now())
             rates._is_asking = False
-            rates._due_s = min(rates._due_s, rates._asked_s + (RETRY_S if heard_s is None else heard_s))
+            governor.ask_at(governor.asked_s + (RETRY_S if heard_s is None else heard_s))
             self._ask()
 
         town.at(town.now_s + 0.001 + town.late_s(), arrives)

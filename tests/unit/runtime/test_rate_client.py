@@ -41,7 +41,7 @@ def test_a_rate_holds_back_who_has_no_turn_and_not_who_waits_for_the_first_reply
 
 def test_a_rate_holds_back_who_waits_while_no_governor_replies() -> None:
     rates = LeasedRates(None, "n")  # type: ignore[arg-type] # nothing is sent
-    rates._is_silent = True
+    rates._governor.is_silent = True
     rates.of("jobs", lambda _topic: 0.1).take("t", 10)
     assert rates.standing("jobs.t") == (0.0, True)
     assert rates.free_ms("jobs.t") > 0
