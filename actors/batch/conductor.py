@@ -2,8 +2,8 @@
 
 In: a look at an instance when its record changed, when an executor reported that something is done, or when time alone
 makes one due. Out: pointers in WORK for a split, for chunks, for a reduce, the next state of the record, and the
-moments that it owes. State: none of its own. The record and the log of results are the state. The times of the last
-offers are a cache that saves repeats.
+moments that it owes. State: none that must not be lost. The record and the log of results are the state. The times of
+the last offers are a cache that saves repeats. Whose turn it is begins anew where another node admits.
 
 Rendezvous hashing over the live nodes of the role decides who tends an instance, and who admits a task's waiting
 instances, all of them in one look. While that moves from one node to another each may count without the other's last
@@ -17,6 +17,7 @@ instance that fails is looked at again later, alone. The others go on.
 from __future__ import annotations
 
 import logging
+from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 from anyio.abc import TaskStatus
@@ -26,7 +27,7 @@ from actors.batch.items import BatchItems
 from actors.batch.offers import REOFFER_MS, Offers
 from actors.batch.removal import Removal
 from actors.batch.rules import moves
-from actors.batch.rules.admission import admit, part_of, starts, window
+from actors.batch.rules.admission import Turns, admit, part_of, starts, window
 from actors.batch.rules.moments import owed
 from actors.batch.rules.moves import RoundEnded
 from actors.batch.rules.record import (
@@ -112,6 +113,7 @@ class Conductor:
         self._tends = tended_by(members, ROLE)
         self._offers = Offers(publisher, members, connection.namespace, clock)
         self._last_starts_ms: dict[str, int] = {}
+        self._turns: defaultdict[str, Turns] = defaultdict(Turns)
         self._cancelled: dict[str, int] = {}
         instances.on_change(self.look_soon)
         tasks.on_change(lambda _task: self._look_at_all())
@@ -218,7 +220,7 @@ class Conductor:
         if not ready:
             return look_ms
         at_work = (each for each in unfinished if each.state != "pending" and not is_too_new(self._members, each))
-        first = admit((*ready, *at_work), task.limits.main_concurrency)
+        first = admit((*ready, *at_work), task.limits.main_concurrency, self._turns[name])
         most, next_ms = len(first), now_ms
         if task.limits.main_rate:
             last_ms = max(self._last_starts_ms.get(name, 0), self._instances.last_start_ms(name))
@@ -227,7 +229,8 @@ class Conductor:
             self._last_starts_ms[name] = now_ms  # before the watch reports it
         for each in first[:most]:
             try:
-                await self._instances.move(each, lambda record: moves.start(record, now_ms))
+                begun = await self._instances.move(each, lambda record: moves.start(record, now_ms))
+                self._turns[name].take(begun.tenant, begun.weight)
             except (UnknownInstance, MalformedMessage) as error:  # the watch reports it too
                 self._tending.failures.tell(each, error)
         return min(look_ms, next_ms if len(first) > most else look_ms, now_ms + LOOK_MS)

@@ -91,7 +91,7 @@ async def _submit(
     id_: Annotated[str, typer.Option("--id", metavar="ID", help="A fresh one if not given.")] = "",
     tenant: Annotated[str, typer.Option(metavar="NAME", help="Whose it is.")] = "",
     priority: Annotated[int, typer.Option(min=-100, max=100, help="Higher ones begin first.")] = 0,
-    weight: Annotated[int, typer.Option(min=1, max=1000, help="Its share beside other tenants' of its priority.")] = 1,
+    weight: Annotated[int, typer.Option(min=1, max=1000, help="Its tenant's share beside those of other tenants.")] = 1,
     callback: Annotated[
         str, typer.Option(metavar="URL", help="Told of its first failure and its end; `none`: nobody.")
     ] = "",

@@ -1,8 +1,9 @@
 """Which waiting instances of a task may begin: as many at once as its limit says, urgent and old ones first. Also how
 many may begin at its rate, evenly spaced, and how many chunks of a running one may be released at a time.
 
-Tenants with less work come first among equals, so that one that submits a hundred instances does not make all others
-wait.
+Tenants have the places by their weights, so one that submits a hundred instances does not make all others wait. Each
+has the whole places of its part. The rest goes round: the next place is for whom has begun fewest for its weight
+(start-time fair queuing, Goyal, Vin and Cheng, 1996).
 """
 
 import math
@@ -21,10 +22,34 @@ HANDS = 2
 """Chunks that a worker has in hand at a time."""
 
 
-def admit(instances: Iterable[Instance], most: int) -> list[str]:
+class Turns:
+    """How many instances of each tenant have begun for its weight, while it had any that waited. A tenant that comes
+    back has neither credit nor debt."""
+
+    def __init__(self) -> None:
+        self._now = 0.0
+        self._next: dict[str, float] = {}
+
+    def of(self, tenant: str) -> float:
+        """Return when it is a tenant's turn, as a number: the smallest is next."""
+        return self._next.get(tenant, self._now)
+
+    def take(self, tenant: str, weight: int) -> None:
+        """Count the beginning of an instance."""
+        self._now = self.of(tenant)
+        self._next = {name: turn for name, turn in self._next.items() if turn > self._now}
+        self._next[tenant] = self._now + 1 / weight
+
+    def copy(self) -> "Turns":
+        made = Turns()
+        made._now, made._next = self._now, self._next
+        return made
+
+
+def admit(instances: Iterable[Instance], most: int, turns: Turns | None = None) -> list[str]:
     """Return the ids of the instances of one task that may begin now, in their order. `most`: how many may be at work
-    at a time. `0`: no limit. Paused ones neither begin nor hold a place, so they block nobody. After a resume there may
-    be more than `most` for a while."""
+    at a time. `0`: no limit. `turns`: what has begun before. Paused ones neither begin nor hold a place, so they block
+    nobody. After a resume there may be more than `most` for a while."""
     waiting: list[Instance] = []
     at_work: Counter[str] = Counter()
     for each in instances:
@@ -39,15 +64,21 @@ def admit(instances: Iterable[Instance], most: int) -> list[str]:
     rows: defaultdict[tuple[int, int, str], list[Instance]] = defaultdict(list)
     for each in sorted(waiting, key=lambda each: (each.created_ms, each.instance_id), reverse=True):
         rows[-each.priority, each.weight, each.tenant].append(each)
+    weights = {tenant: weight for _, weight, tenant in sorted(rows)}
+    shared, total = places + sum(at_work[tenant] for tenant in weights), sum(weights.values())
+    whole = {tenant: shared * weight // total for tenant, weight in weights.items()}
+    turns = turns.copy() if turns else Turns()
 
-    def turn(row: tuple[int, int, str]) -> tuple[int, float, int, str]:
-        urgency, weight, tenant = row
-        return urgency, at_work[tenant] / weight, rows[row][-1].created_ms, rows[row][-1].instance_id
+    def turn(row: tuple[int, int, str]) -> tuple[int, bool, float, int, str]:
+        urgency, _, tenant = row
+        oldest = rows[row][-1]
+        return urgency, at_work[tenant] >= whole[tenant], turns.of(tenant), oldest.created_ms, oldest.instance_id
 
     begun: list[str] = []
     while len(begun) < places:
         row = min(rows, key=turn)
         at_work[row[2]] += 1
+        turns.take(row[2], row[1])
         begun.append(rows[row].pop().instance_id)
         if not rows[row]:
             del rows[row]

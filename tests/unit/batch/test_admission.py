@@ -1,11 +1,14 @@
 """Which instances may begin: within the limits, and at the rate."""
 
+from collections import Counter
+from collections.abc import Callable
+from random import Random
 from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.batch.rules.admission import AHEAD_S, SAVED_MS, admit, part_of, starts, window
+from actors.batch.rules.admission import AHEAD_S, SAVED_MS, Turns, admit, part_of, starts, window
 from actors.batch.rules.record import Instance
 
 RATES = st.floats(0.05, 500)
@@ -88,11 +91,70 @@ def test_tenants_have_the_parts_of_their_weights_however_many_instances_they_hav
     assert windows == [3, 1]
 
 
-def test_among_equals_who_has_less_at_work_for_its_weight_comes_first() -> None:
-    def waiting(name: str, at: int, **facts: Any) -> Instance:
-        return Instance(instance_id=name, task="t", created_ms=at, **facts)
+def waiting_of(name: str, at: int, **facts: Any) -> Instance:
+    return Instance(instance_id=name, task="t", created_ms=at, **facts)
 
-    of_a = [waiting(f"a{at}", at, tenant="a") for at in range(4)]
-    of_b = [waiting(f"b{at}", 9 + at, tenant="b", weight=2) for at in range(4)]
-    paused = waiting("p", 0, tenant="p", state="running", is_paused=True)
+
+def begun_by(weights: dict[str, int], most: int, count: int, ended: Callable[[list[str]], str]) -> Counter[str]:
+    """Return how many instances of each tenant have begun of `count`, if each always has one that waits. `ended`: which
+    one of those at work ends next."""
+    turns, at_work, begun = Turns(), list[str](), Counter[str]()
+    for at in range(count):
+        there = [waiting_of(f"{name}{at}", at, tenant=name, weight=weight) for name, weight in weights.items()]
+        running = [
+            waiting_of(f"w{place}", 0, tenant=name, weight=weights[name], state="running")
+            for place, name in enumerate(at_work)
+        ]
+        for each in admit([*there, *running], most, turns)[:1]:
+            name = each.rstrip("0123456789")
+            turns.take(name, weights[name])
+            at_work.append(name)
+            begun[name] += 1
+        if len(at_work) == most:
+            at_work.remove(ended(at_work))
+    return begun
+
+
+@given(st.lists(st.integers(1, 9), min_size=2, max_size=5), st.integers(1, 6), st.randoms(use_true_random=False))
+def test_tenants_begin_by_their_weights_however_few_may_be_at_work(
+    weights: list[int], most: int, chance: Random
+) -> None:
+    tenants = dict(zip("abcde", weights, strict=False))
+    count = 40 * sum(weights)
+    begun = begun_by(tenants, most, count, lambda at_work: at_work[0])  # all take the same time
+    for name, weight in tenants.items():
+        part = weight / sum(weights)
+        assert abs(begun[name] - count * part) <= 0.1 * count * part + most
+    ended_at_random = begun_by(tenants, most, count, chance.choice)
+    assert min(ended_at_random[name] / weight for name, weight in tenants.items()) > 0
+
+
+def test_one_of_a_thousand_begins_once_in_a_thousand_and_not_each_fourth() -> None:
+    begun = begun_by({"a": 1_000, "b": 1}, 4, 3_003, lambda at_work: at_work[0])
+    assert 3 <= begun["b"] <= 5
+
+
+def test_long_instances_leave_the_others_their_places() -> None:
+    begun = begun_by({"long": 1, "short": 1}, 2, 100, lambda at_work: min(at_work, key="short long".index))
+    assert begun == {"long": 1, "short": 99}
+
+
+def test_who_comes_back_has_no_credit_and_keeps_what_it_took_in_advance() -> None:
+    turns = Turns()
+    for _ in range(5):
+        turns.take("a", 1)
+    assert turns.of("late") == turns.of("a") - 1
+    turns.take("late", 1)
+    assert turns.of("late") == turns.of("a")
+    turns.take("heavy", 1_000)
+    assert turns.of("heavy") < turns.of("a")
+    for _ in range(3):
+        turns.take("a", 1)
+    assert turns.of("heavy") == turns.of("late") == turns.of("a") - 1
+
+
+def test_among_equals_who_has_less_at_work_for_its_weight_comes_first() -> None:
+    of_a = [waiting_of(f"a{at}", at, tenant="a") for at in range(4)]
+    of_b = [waiting_of(f"b{at}", 9 + at, tenant="b", weight=2) for at in range(4)]
+    paused = waiting_of("p", 0, tenant="p", state="running", is_paused=True)
     assert admit([*of_b, paused, *of_a], 7) == ["a0", "b0", "b1", "a1", "b2", "b3", "a2"]
