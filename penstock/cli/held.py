@@ -65,18 +65,15 @@ async def _reserve(
     holder: Annotated[str, typer.Option(metavar="NAME", help="Who holds them; your login if not given.")] = "",
 ) -> None:
     """Hold ready jobs until their TTR ends. Before that, finish, touch, release or bury each."""
-    from actors.jobs.rules.job_answers import Reserved
     from penstock.api.forms.jobs import ReservedJobs
     from penstock.rows.job_rows import read_span
-    from penstock.sdk.client_forms import decode, encode
 
     wait_ms = read_span("--wait", wait)
     ask: dict[str, object] = {"topic": topic, "most": most, "wait_ms": wait_ms, "holder": who(holder)}
     if ttr:
         ask["ttr_ms"] = read_span("--ttr", ttr)
     async with open_service(call) as service:
-        answered = await service.request("reserve", encode(ask), wait_s=wait_ms / 1000)
-        jobs: list[Reserved] = decode(answered.payload, ReservedJobs).jobs
+        jobs = (await service.ask("reserve", ask, ReservedJobs, wait_s=wait_ms / 1000)).jobs
         is_paused = not jobs and await _is_paused(service, topic)
     for job in jobs:
         attempt = f"attempt {job.attempt} of {job.most_attempts}"
@@ -91,9 +88,8 @@ async def _reserve(
 
 async def _is_paused(service: "ServiceClient", topic: str) -> bool:
     from actors.jobs.rules.job_answers import TopicView
-    from penstock.sdk.client_forms import decode, encode
 
-    view = decode((await service.request("topic", encode({"topic": topic}))).payload, TopicView)
+    view = await service.ask("topic", {"topic": topic}, TopicView)
     return bool(view.settings.get("is_paused"))
 
 
@@ -136,14 +132,13 @@ async def _bury(call: CommandCall, receipts: Receipts, reason: Reason = "") -> N
 async def _settle(call: CommandCall, verb: str, done: str, receipts: Sequence[str], **more: object) -> None:
     """Send the request, and print the outcome of each receipt. The exit code is 1 if one is not settled."""
     from penstock.api.forms.jobs import Answers
-    from penstock.sdk.client_forms import decode, encode
 
     named = _receipts(receipts)
     answers: list[JobReply] = []
     async with open_service(call) as service:
         for start in range(0, len(named), MOST_ASKED):
             ask = {"receipts": named[start : start + MOST_ASKED], **more}
-            answers += decode((await service.request(verb, encode(ask))).payload, Answers).answers
+            answers += (await service.ask(verb, ask, Answers)).answers
     for receipt, answer in zip(named, answers, strict=True):
         if answer.code == "ok":
             until = f" until {time_text(answer.until_ms)}" if answer.until_ms else ""

@@ -105,7 +105,6 @@ async def _list(
 ) -> None:
     """List a topic's jobs of a state, a page at a time."""
     from actors.jobs.rules.job_answers import ListPage
-    from penstock.sdk.client_forms import decode, encode
 
     zone, at_ms = read_zone(tz), now_ms()
     ask: dict[str, object] = {"topic": topic, "state": state, "after": after, "limit": limit}
@@ -113,7 +112,7 @@ async def _list(
         if text:
             ask[key] = read_moment(text, now_ms=at_ms, zone=zone)
     async with open_service(call) as service:
-        page = decode((await service.request("list", encode(ask))).payload, ListPage)
+        page = await service.ask("list", ask, ListPage)
     rows = [
         [
             job.id,
@@ -183,12 +182,10 @@ async def _topic(
 ) -> None:
     """Show what is in force for a topic, after changing what is named."""
     from actors.jobs.rules.job_answers import TopicView
-    from penstock.sdk.client_forms import decode, encode
 
     wanted = _values(values or (), unset or ()) | ({} if pause is None else {"is_paused": pause})
     async with open_service(call) as service:
-        answered = await service.request("topic", encode({"topic": topic, "set": wanted}))
-    view = decode(answered.payload, TopicView)
+        view = await service.ask("topic", {"topic": topic, "set": wanted}, TopicView)
     for name, value in view.settings.items():
         call.out.say(f"{topic}: {name} = {_text(value)}")
     call.out.result(view)

@@ -15,12 +15,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from itertools import count
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import anyio
 import msgspec
 
 from penstock.errors import NotAccepted, PenstockError, Stale, Timeout, Unavailable
+from penstock.sdk.client_forms import decode, encode
 from streams.backoff import Backoff
 from streams.calls import CALL_HEADER
 from streams.chance import chance
@@ -42,6 +43,8 @@ from streams.job_messages import AGE_HEADER, MEMORY_HEADER
 from streams.micro import QUESTION_HEADER, WHO, Has
 
 __all__ = ["Answered", "ServiceClient", "client_error"]
+
+_T = TypeVar("_T")
 
 TRY_S = 5.0
 """Seconds that one try waits for its reply, beyond the wait that the request itself names."""
@@ -115,6 +118,12 @@ class ServiceClient:
             return Answered(await self._answer(question, limit_s, wait_s, is_once=is_once), question.is_repeated)
         finally:
             question.close(on_late)
+
+    async def ask(
+        self, endpoint: str, question: object, form: type[_T], *, wait_s: float = 0.0, is_once: bool = False
+    ) -> _T:
+        """Do as `request` with a question that JSON can hold, and return the reply in this form."""
+        return decode((await self.request(endpoint, encode(question), wait_s=wait_s, is_once=is_once)).payload, form)
 
     def begin(self, endpoint: str, payload: bytes) -> "BegunRequest":
         """Send a request at once, if the link is there, for a `request` that follows and waits for its reply."""

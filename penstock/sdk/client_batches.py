@@ -48,7 +48,7 @@ from penstock.rows.first_look import first_look
 from penstock.rows.sheet_stream import sheet_parts
 from penstock.rows.whole_file import write_whole
 from penstock.sdk.calls import ServiceClient, client_error
-from penstock.sdk.client_forms import MILLISECONDS, decode, encode
+from penstock.sdk.client_forms import MILLISECONDS
 from penstock.sdk.pages import all_lines
 from streams.batch_messages import RowsSeen
 from streams.connection import Connection
@@ -115,7 +115,7 @@ class Batches:
         new = {**_fields(options), "task": task, "input": input}
 
         async def ask(rows: Sequence[Raw], shown: int) -> RowsSeen:
-            return decode(await self._ask("check", {**new, "rows": rows, "shown": shown}), RowsSeen)
+            return await self._service.ask("check", {**new, "rows": rows, "shown": shown}, RowsSeen)
 
         seen = await ask([], 0)  # before the file is read
         if file is None:
@@ -155,7 +155,7 @@ class Batches:
     async def why(self, id: str, item: int | None = None, *, row: int | None = None) -> BatchWhy:
         """Return why an instance is not running, or one of its items, by index from 0, or by its row in the sheet."""
         named = {name: value for name, value in (("item", item), ("row", row)) if value is not None}
-        return decode(await self._ask("why", {"id": id, **named}), BatchWhy)
+        return await self._service.ask("why", {"id": id, **named}, BatchWhy)
 
     async def wait(
         self, id: str, *, timeout_s: float | None = None, on_look: Callable[[View], None] | None = None
@@ -197,7 +197,7 @@ class Batches:
         """Return a page of items, and the `cursor` of the next page, which is empty on the last one. A page may hold
         fewer than `most` items, or none, and still not be the last."""
         ask = {"id": id, "status": status, "cursor": cursor, "most": most}
-        return decode(await self._ask("items", ask), ItemPage)
+        return await self._service.ask("items", ask, ItemPage)
 
     async def start(self, id: str) -> View:
         """Let the instance begin now, though it waits for its time, or for the end of another one."""
@@ -251,7 +251,7 @@ class Batches:
         ending = target.suffix.removeprefix(".").lower()
         if ending not in get_args(SheetKind):
             raise UsageError(f"{target}: the ending is the format; use .xlsx, .csv or .jsonl")
-        head = decode(await self._ask("sheet", {"id": id, "status": status}), SheetHead)
+        head = await self._service.ask("sheet", {"id": id, "status": status}, SheetHead)
         pages = pages_of(lambda cursor: self.page(id, status=status, cursor=cursor, most=1_000), head.cursor)
         await _write(target, sheet_parts(head, pages, msgspec.convert(ending, SheetKind)))
         return target
@@ -265,15 +265,12 @@ class Batches:
     async def limit(self, task: str, **limits: object) -> TaskRecord:
         """Change limits of a task (`item_rate=200`), and return the values now in force. `None`: the default of the
         task's code."""
-        return decode(await self._ask("limit", {"task": task, "set": limits}), TaskRecord)
+        return await self._service.ask("limit", {"task": task, "set": limits}, TaskRecord)
 
     # ---- the service, and the object store
 
-    async def _ask(self, endpoint: str, ask: Mapping[str, object]) -> bytes:
-        return (await self._service.request(endpoint, encode(ask))).payload
-
     async def _view(self, endpoint: str, ask: Mapping[str, object]) -> View:
-        return decode(await self._ask(endpoint, ask), View)
+        return await self._service.ask(endpoint, ask, View)
 
     async def _change(self, endpoint: str, before: View, **more: object) -> View:
         """Change the instance that was seen, once. A try that comes late changes no later instance of its id."""

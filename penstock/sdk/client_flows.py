@@ -10,7 +10,7 @@ from actors.flow.desk import FlowView
 from actors.flow.rules.obstacles import RowWhy
 from penstock.api.forms.flows import FlowsShown
 from penstock.sdk.calls import ServiceClient
-from penstock.sdk.client_forms import decode, encode, finite
+from penstock.sdk.client_forms import finite
 from penstock.sdk.pages import all_lines
 
 __all__ = ["FlowCalls"]
@@ -33,15 +33,13 @@ class FlowCalls:
 
     async def why(self, flow: str, shard: str, key: str | int) -> RowWhy:
         """Return why a row is not executed."""
-        answer = await self._service.request("why", encode({"flow": flow, "shard": shard, "key": str(key)}))
-        return decode(answer.payload, RowWhy)
+        return await self._service.ask("why", {"flow": flow, "shard": shard, "key": str(key)}, RowWhy)
 
     async def set(self, flow: str, **values: object) -> FlowView:
         """Change some settings: every, longest, lead, load_timeout (as `5s`), rate, most_in_flight, groups, slots
         (calls of `execute` at once under each key, 0: no limit), slot_key, when_full. `None` resets one to the value in
         the code."""
-        answer = await self._service.request("set", encode({"flow": flow, "set": finite(values)}))
-        return decode(answer.payload, FlowView)
+        return await self._service.ask("set", {"flow": flow, "set": finite(values)}, FlowView)
 
     async def pause(self, flow: str) -> FlowView:
         """Load and execute nothing more. Rows that run come to their end."""
@@ -56,4 +54,4 @@ class FlowCalls:
         return await self._about("run", flow)
 
     async def _about(self, verb: str, flow: str) -> FlowView:
-        return decode((await self._service.request(verb, encode({"flow": flow}))).payload, FlowView)
+        return await self._service.ask(verb, {"flow": flow}, FlowView)

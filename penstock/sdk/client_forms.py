@@ -7,19 +7,17 @@ from math import isfinite
 from typing import Any, TypeVar
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import Raw
 
-from actors.jobs.rules.job_answers import Added, Code, NotAdded
+from actors.jobs.rules.job_answers import NotAdded
 from actors.runtime.rules.setting_values import BadSetting, Duration, shown, span_ms
 from penstock.errors import PenstockError, UsageError
 from streams.job_messages import LARGEST_BODY, NewJob
 
 __all__ = [
-    "add_answers",
     "dealt",
     "decode",
     "encode",
-    "encode_one",
     "finite",
     "millis",
     "moment_ms",
@@ -27,33 +25,6 @@ __all__ = [
 ]
 
 _T = TypeVar("_T")
-
-
-class _AllAdded(Struct):
-    answers: list[Added]
-
-
-class _AddAnswers(Struct):
-    answers: list[Raw]
-
-
-class _Outcome(Struct):
-    code: Code
-
-
-_all_added = msgspec.json.Decoder(_AllAdded)
-
-
-def add_answers(payload: bytes) -> list[Added | NotAdded]:
-    """Return the replies to adds, of either kind."""
-    try:
-        return list(_all_added.decode(payload).answers)  # the usual case, in one go
-    except (msgspec.MsgspecError, UnicodeDecodeError):
-        return [_add_answer(answer) for answer in decode(payload, _AddAnswers).answers]
-
-
-def _add_answer(payload: Raw) -> Added | NotAdded:
-    return decode(payload, Added) if decode(payload, _Outcome).code == "ok" else decode(payload, NotAdded)
 
 
 def finite(values: Mapping[str, object]) -> Mapping[str, object]:
@@ -71,11 +42,7 @@ def decode(payload: bytes | Raw, form: type[_T]) -> _T:
         raise PenstockError(f"the service's answer cannot be read ({error}); is it of another version?") from error
 
 
-def encode(ask: Mapping[str, object]) -> bytes:
-    return encode_one(ask)
-
-
-def encode_one(value: object) -> bytes:
+def encode(value: object) -> bytes:
     """Return JSON. Raises UsageError if the value has none."""
     try:
         return msgspec.json.encode(value)

@@ -35,20 +35,19 @@ from actors.runtime.supervisor import one_error
 from actors.runtime.tracing import traces
 from actors.runtime.turns import Carriers, Deferred, Turns
 from penstock.api.forms.jobs import Answers, JobOptions, Kicked, ReservedJobs, TopicsShown, TopicViews, Whys
-from penstock.errors import NotAccepted, PenstockError, Stale, Timeout, Unavailable, UsageError
+from penstock.errors import NotAccepted, Stale, Timeout, Unavailable, UsageError
 from penstock.sdk.calls import BegunRequest, ServiceClient, client_error
 from penstock.sdk.client_forms import (
     MILLISECONDS,
-    add_answers,
     dealt,
     decode,
     encode,
-    encode_one,
     finite,
     millis,
     too_large,
 )
 from penstock.sdk.held_jobs import HeldJob, ReservationContext
+from penstock.sdk.job_replies import add_answers, added_of, in_doubt, one_each, repeated_add, unless_repeated
 from penstock.sdk.pages import all_lines
 from streams.clock import monotonic_s
 from streams.errors import StreamError
@@ -57,6 +56,7 @@ from streams.nonces import fresh_hex, fresh_nonce
 
 if TYPE_CHECKING:
     from penstock.sdk.direct_adds import DirectAdds
+    from penstock.sdk.direct_takes import DirectTakes
 
 __all__ = ["HeldJob", "Jobs", "ReservationContext", "new_job"]
 
@@ -70,7 +70,6 @@ MOST_DIRECT = 100
 PIECE_MS = 30_000
 """Milliseconds. A longer wait is split, because the service ends a request within a minute, and so do many links."""
 PAUSE_S = 0.02
-EARLIER = "an earlier try may have been done; the last was told"
 ROOM = 4096
 """Bytes of a message that are left for the other fields."""
 
@@ -158,6 +157,11 @@ class Jobs:
         await direct.opened
         self.direct = direct
 
+    @property
+    def _taking(self) -> "DirectTakes | None":
+        """What takes jobs without a desk, if this client does."""
+        return self.direct.taking if self.direct is not None else None
+
     def _room(self) -> int:
         return self._service.max_payload - ROOM
 
@@ -177,7 +181,7 @@ class Jobs:
 
     async def _add(self, job: NewJob) -> Added:
         try:
-            return _added(too_large(job) or await self._sent(job))
+            return added_of(too_large(job) or await self._sent(job))
         except Timeout as lost:
             lost.job = job
             raise
@@ -235,8 +239,8 @@ class Jobs:
 
     async def _added_there(self, payload: bytes, count: int, begun: BegunRequest) -> builtins.list[Added | NotAdded]:
         answered = await self._service.request("add", payload, begun=begun)
-        answers = _one_each(add_answers(answered.payload), count)
-        return [_known(answer, answered.is_repeated) for answer in answers] if answered.is_repeated else answers
+        answers = one_each(add_answers(answered.payload), count)
+        return [repeated_add(answer) for answer in answers] if answered.is_repeated else answers
 
     # ---- holding
 
@@ -290,7 +294,7 @@ class Jobs:
 
     async def _reserve_here(self, wish: _Wish, most: int, wait_ms: int) -> builtins.list[Reserved] | None:
         """Reserve without a desk. None: a desk has to."""
-        taking = self.direct.taking if self.direct is not None else None
+        taking = self._taking
         if taking is None or wait_ms < 0 or not taking.serves(wish.topic, wish.ttr_ms, wish.holder):
             return None
         try:
@@ -317,9 +321,8 @@ class Jobs:
                 self.carriers.start(self._give_back_held(lost.jobs))
 
     async def _give_back_held(self, jobs: Sequence[Reserved]) -> None:
-        taking = self.direct.taking if self.direct is not None else None
-        with suppress(StreamError):
-            jobs = jobs if taking is None else await taking.give_back(jobs)
+        with suppress(StreamError):  # then a desk releases them, or their TTR gives them back
+            jobs = jobs if self._taking is None else await self._taking.give_back(jobs)
         self._release_now(jobs, "its caller had left")
 
     def _give_back(self, payload: bytes) -> None:
@@ -350,7 +353,7 @@ class Jobs:
         try:
             await self._service.request("finish", encode({"id": id, "nonce": fresh_nonce()}))
         except NotAccepted as refused:
-            raise _unless_repeated(refused) from refused
+            raise unless_repeated(refused) from refused
 
     async def touch(self, job: HeldJob | str, ttr: Duration | None = None, *, timeout_s: float | None = None) -> None:
         """Hold the job for its TTR from now on, or for `ttr`. Raises Stale."""
@@ -380,7 +383,7 @@ class Jobs:
             answer = await self._finishes.call(plain, size=1, kind=None)
         else:
             await self._write_down([plain])
-            receipt, settling = encode_one(plain), _Settling(verb, encode(more), timeout_s)
+            receipt, settling = encode(plain), _Settling(verb, encode(more), timeout_s)
             answer = await self._settles.call(receipt, size=len(receipt) + 1, kind=settling)
         _mark(verb, job, answer)
         if answer.code == "stale":
@@ -392,20 +395,18 @@ class Jobs:
 
     def _holds(self, receipt: str) -> bool:
         """Return whether this client took the job by itself, and its reservation is not written down."""
-        taking = self.direct.taking if self.direct is not None else None
-        return taking is not None and taking.holds(receipt)
+        return self._taking is not None and self._taking.holds(receipt)
 
     async def _write_down(self, receipts: Iterable[str]) -> None:
-        taking = self.direct.taking if self.direct is not None else None
-        if taking is not None and (held := [receipt for receipt in receipts if taking.holds(receipt)]):
-            await taking.write_down(held)
+        held = list(filter(self._holds, receipts))
+        if held and self._taking is not None:
+            await self._taking.write_down(held)
 
     async def _send_direct_finishes(self, _kind: None, receipts: Sequence[str]) -> builtins.list[JobReply]:
-        taking = self.direct.taking if self.direct is not None else None
-        if taking is None:  # it was closed over an error; a desk knows what was written down
-            return await self._send_settles(_Settling("finish", b"{}", None), list(map(encode_one, receipts)))
+        if self._taking is None:  # it was closed over an error; a desk knows what was written down
+            return await self._send_settles(_Settling("finish", b"{}", None), list(map(encode, receipts)))
         try:
-            return await taking.finish(receipts)
+            return await self._taking.finish(receipts)
         except StreamError as error:
             raise client_error(error) from error
 
@@ -416,7 +417,7 @@ class Jobs:
         there = [receipt for receipt in plain if receipt not in known]
         if there:
             settling = _Settling(verb, b"{}", None)
-            told = await self._send_settles(settling, [encode_one(receipt) for receipt in there])
+            told = await self._send_settles(settling, [encode(receipt) for receipt in there])
             known |= zip(there, told, strict=True)
         answers = [known[receipt] for receipt in plain]
         for job, answer in zip(jobs, answers, strict=True):
@@ -427,9 +428,9 @@ class Jobs:
         more = b"" if settling.more == b"{}" else b"," + settling.more[1:-1]
         payload = b'{"receipts":[%b]%b}' % (b",".join(receipts), more)
         answered = await self._service.request(settling.verb, payload, timeout_s=settling.timeout_s)
-        answers = _one_each(decode(answered.payload, Answers).answers, len(receipts))
+        answers = one_each(decode(answered.payload, Answers).answers, len(receipts))
         if answered.is_repeated:
-            answers = [_in_doubt(answer) if answer.code in ("stale", "unavailable") else answer for answer in answers]
+            answers = [in_doubt(answer) if answer.code in ("stale", "unavailable") else answer for answer in answers]
         return answers
 
     # ---- looking, and what a person does
@@ -437,19 +438,17 @@ class Jobs:
     async def peek(self, topic: str, id: str) -> Listed | None:
         """Return the job of this id in any state, None if there is none."""
         try:
-            answered = await self._service.request("peek", encode({"topic": topic, "id": id}))
+            return await self._service.ask("peek", {"topic": topic, "id": id}, Listed)
         except NotAccepted as refused:
             if refused.code == "not_found":
                 return None
             raise
-        return decode(answered.payload, Listed)
 
     async def why(self, id: str, topic: str | None = None) -> builtins.list[JobWhy]:
         """Return why the job of this id is not running, without `topic` for each topic that has one. Empty if there is
         none."""
         ask = {"id": id} | ({} if topic is None else {"topic": topic})
-        answered = await self._service.request("why", encode(ask))
-        return decode(answered.payload, Whys).jobs
+        return (await self._service.ask("why", ask, Whys)).jobs
 
     async def delete(self, id: str, topic: str | None = None) -> bool:
         """Remove the job of this id in any state, and return whether there was one. Without `topic`, all topics are
@@ -457,27 +456,25 @@ class Jobs:
         it."""
         ask = {"id": id, "nonce": fresh_nonce()} | ({} if topic is None else {"topic": topic})
         try:
-            answered = await self._service.request("delete", encode(ask))
+            return (await self._service.ask("delete", ask, JobReply)).code == "ok"
         except NotAccepted as refused:
             if refused.code == "not_found" and not refused.is_repeated:
                 return False
-            raise _unless_repeated(refused) from refused
-        return decode(answered.payload, JobReply).code == "ok"
+            raise unless_repeated(refused) from refused
 
     async def kick(self, topic: str, id: str | None = None, *, most: int = 1) -> int:
         """Make the delayed job of this id due now, or up to `most` of a topic, the earliest due first. Return their
         number. Without an id a repeat would kick others, so there is none: after Timeout, count before you call
         again."""
         ask = {"topic": topic, "most": most} if id is None else {"topic": topic, "id": id, "nonce": fresh_nonce()}
-        answered = await self._service.request("kick", encode(ask), is_once=id is None)
-        return decode(answered.payload, Kicked).kicked
+        return (await self._service.ask("kick", ask, Kicked, is_once=id is None)).kicked
 
     async def list(self, topic: str, state: State = "delayed", *, page: int = 100) -> AsyncIterator[Listed]:
         """Yield the topic's jobs in a state, page by page."""
         after = ""
         while True:
             ask = {"topic": topic, "state": state, "after": after, "limit": page}
-            found = decode((await self._service.request("list", encode(ask))).payload, ListPage)
+            found = await self._service.ask("list", ask, ListPage)
             for job in found.jobs:
                 yield job
             after = found.after
@@ -486,7 +483,7 @@ class Jobs:
 
     async def count(self, topic: str) -> TopicCounted:
         """Return how many jobs of the topic are in each state."""
-        return decode((await self._service.request("count", encode({"topic": topic}))).payload, TopicCounted)
+        return await self._service.ask("count", {"topic": topic}, TopicCounted)
 
     async def counts(
         self, topics: Sequence[str] | None = None, *, after: str = "", limit: int | None = None
@@ -499,8 +496,8 @@ class Jobs:
             )
         found: builtins.list[TopicCounted] = []
         for start in range(0, len(topics), MOST_TOPICS):
-            ask = encode({"topics": topics[start : start + MOST_TOPICS]})
-            found += decode((await self._service.request("count", ask)).payload, TopicsShown).topics
+            ask = {"topics": topics[start : start + MOST_TOPICS]}
+            found += (await self._service.ask("count", ask, TopicsShown)).topics
         return found
 
     async def topics(self, *, after: str = "", limit: int | None = None) -> builtins.list[TopicView]:
@@ -515,9 +512,7 @@ class Jobs:
             values = as_written(values)
         except BadSetting as error:
             raise UsageError(str(error)) from error
-        return decode(
-            (await self._service.request("topic", encode({"topic": topic, "set": finite(values)}))).payload, TopicView
-        )
+        return await self._service.ask("topic", {"topic": topic, "set": finite(values)}, TopicView)
 
 
 def _named(job: NewJob) -> NewJob:
@@ -525,43 +520,6 @@ def _named(job: NewJob) -> NewJob:
     return job if job.nonce else replace(job, nonce=fresh_nonce())
 
 
-def _added(answer: Added | NotAdded) -> Added:
-    """Return the job. Raises the reason why it was not added."""
-    if isinstance(answer, Added):
-        return answer
-    if answer.code == "unknown":
-        raise Timeout(answer.reason)
-    if answer.code == "unavailable":
-        raise Unavailable(answer.reason)
-    raise NotAccepted(answer.reason, code=answer.code, field=answer.field)
-
-
-def _one_each(answers: builtins.list[_T], calls: int) -> builtins.list[_T]:
-    if len(answers) != calls:
-        raise PenstockError(f"{calls} calls have {len(answers)} answers; is the service of another version?")
-    return answers
-
-
 def _mark(verb: str, job: HeldJob | str, answer: JobReply) -> None:
     if isinstance(job, HeldJob) and (answer.code == "stale" or (answer.code == "ok" and verb != "touch")):
         job.is_settled = True
-
-
-# ---- what a repeat was told, where an earlier try had no answer: of that one it says nothing
-
-
-def _known(answer: Added | NotAdded, is_repeated: bool) -> Added | NotAdded:
-    """Return the reply to an add. It is `unknown` if the last try did nothing and an earlier one may have added the
-    job."""
-    if not is_repeated or answer.code == "bad" or (isinstance(answer, Added) and answer.is_new):
-        return answer
-    told = f"there is one of this id, {answer.state}" if isinstance(answer, Added) else answer.reason
-    return NotAdded(code="unknown", reason=f"{EARLIER}: {told}", topic=answer.topic, id=answer.id)
-
-
-def _in_doubt(answer: JobReply) -> JobReply:
-    return replace(answer, code="unknown", reason=f"{EARLIER}: {answer.reason}")
-
-
-def _unless_repeated(refused: NotAccepted) -> NotAccepted | Timeout:
-    return Timeout(f"{EARLIER}: {refused}") if refused.is_repeated and refused.code != "bad" else refused

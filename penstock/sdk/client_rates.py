@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from actors.flow.rates_desk import SECONDS, RateChanged, RatesView
 from penstock.sdk.calls import ServiceClient
-from penstock.sdk.client_forms import decode, encode, finite
+from penstock.sdk.client_forms import finite
 from penstock.sdk.pages import all_pages
 
 __all__ = ["RateCalls"]
@@ -35,11 +35,11 @@ class RateCalls:
 
     async def show(self, name: str, *, kind: str = "", seconds: int = SECONDS) -> RatesView:
         """Return one rate, with what was begun in the last `seconds` full seconds, up to 120."""
-        ask = encode({"kind": kind, "name": name, "seconds": seconds})
-        return decode((await self._service.request("show", ask)).payload, RatesView)
+        ask = {"kind": kind, "name": name, "seconds": seconds}
+        return await self._service.ask("show", ask, RatesView)
 
     async def set(self, name: str, rate: float | None, *, kind: str = "") -> RateChanged:
         """Change a rate, per second over the whole cluster. 0: no limit. `None`: as the code, or the default of topics,
         has it."""
-        ask = encode({"kind": kind, "name": name, **finite({"rate": rate})})
-        return decode((await self._service.request("set", ask)).payload, RateChanged)
+        ask = {"kind": kind, "name": name, **finite({"rate": rate})}
+        return await self._service.ask("set", ask, RateChanged)

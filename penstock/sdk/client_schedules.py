@@ -10,7 +10,7 @@ import builtins
 import sys
 from collections.abc import Callable, Mapping
 from datetime import datetime
-from typing import Any, Unpack
+from typing import Any, TypeVar, Unpack
 
 from actors.jobs.rules.schedule_record import Schedule
 from actors.jobs.rules.schedule_views import ScheduleChanged, ScheduleLine, ScheduleRemoved, ScheduleView, Triggered
@@ -19,11 +19,13 @@ from penstock.api.forms.schedules import ScheduleOptions, SchedulesShown, defini
 from penstock.errors import NotAccepted
 from penstock.rows.schedule_names import read_name
 from penstock.sdk.calls import ServiceClient
-from penstock.sdk.client_forms import decode, encode, millis, moment_ms
+from penstock.sdk.client_forms import millis, moment_ms
 from penstock.sdk.pages import all_lines
 from streams.nonces import fresh_nonce
 
 __all__ = ["Schedules"]
+
+_T = TypeVar("_T")
 
 _MILLISECONDS: dict[str, Callable[[str, Any], int]] = {
     "every": millis,
@@ -80,7 +82,7 @@ class Schedules:
 
     async def show(self, which: str, *, next: int = 5) -> ScheduleView:
         """Return a schedule with its next due times and its latest runs."""
-        return decode(await self._of("show", which, {"next": next}), ScheduleView)
+        return await self._of("show", which, ScheduleView, {"next": next})
 
     async def pause(self, which: str) -> ScheduleChanged:
         """Add no more jobs. Jobs that were added and are not due yet are removed."""
@@ -92,7 +94,7 @@ class Schedules:
 
     async def trigger(self, which: str) -> Triggered:
         """Add a job now, beside the schedule, also during a pause."""
-        return decode(await self._of("trigger", which, {"nonce": fresh_nonce()}), Triggered)
+        return await self._of("trigger", which, Triggered, {"nonce": fresh_nonce()})
 
     async def backfill(self, which: str, start: datetime, end: datetime | None = None) -> ScheduleChanged:
         """Add a job for each due time from `start` on and before `end`, by default before now."""
@@ -108,22 +110,18 @@ class Schedules:
 
     async def remove(self, which: str) -> ScheduleRemoved:
         """Remove a schedule, and its jobs that are not due yet."""
-        topic, name = read_name(which)
         try:
-            ask = {"topic": topic, "name": name, "nonce": fresh_nonce()}
-            return decode(await self._ask("remove", ask), ScheduleRemoved)
+            return await self._of("remove", which, ScheduleRemoved, {"nonce": fresh_nonce()})
         except NotAccepted as refused:
             if refused.code == "not_found" and refused.is_repeated:
+                topic, name = read_name(which)
                 return ScheduleRemoved(topic=topic, name=name)  # an earlier try of this call did it
             raise
 
-    async def _ask(self, endpoint: str, ask: Mapping[str, object]) -> bytes:
-        return (await self._service.request(endpoint, encode(ask))).payload
-
-    async def _of(self, endpoint: str, which: str, more: Mapping[str, object] = {}) -> bytes:
+    async def _of(self, endpoint: str, which: str, form: type[_T], more: Mapping[str, object]) -> _T:
         topic, name = read_name(which)
-        return await self._ask(endpoint, {"topic": topic, "name": name, **more})
+        return await self._service.ask(endpoint, {"topic": topic, "name": name, **more}, form)
 
     async def _changed(self, endpoint: str, which: str, more: Mapping[str, object] = {}) -> ScheduleChanged:
         """Make a change, once, however often the request is sent."""
-        return decode(await self._of(endpoint, which, {**more, "nonce": fresh_nonce()}), ScheduleChanged)
+        return await self._of(endpoint, which, ScheduleChanged, {**more, "nonce": fresh_nonce()})

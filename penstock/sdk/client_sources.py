@@ -12,7 +12,6 @@ from actors.fetch.slice_why import SliceWhy
 from actors.fetch.source_import import Imported, SourceRow
 from penstock.api.forms.sources import SourceRows, SourcesShown
 from penstock.sdk.calls import ServiceClient
-from penstock.sdk.client_forms import decode, encode
 
 __all__ = ["SourceCalls"]
 
@@ -26,31 +25,31 @@ class SourceCalls:
 
     async def list(self, *, after: str = "", limit: int = 100) -> SourcesShown:
         """Return a page of sources, each at one look. `after`: the `next` of the page before."""
-        ask = encode({"after": after, "limit": limit})
-        return decode((await self._service.request("list", ask)).payload, SourcesShown)
+        ask = {"after": after, "limit": limit}
+        return await self._service.ask("list", ask, SourcesShown)
 
     async def export(self, *, after: str = "", limit: int = 100) -> SourceRows:
         """Return a page of sources as `add_many` takes them. `after`: the `next` of the page before."""
-        ask = encode({"after": after, "limit": limit})
-        return decode((await self._service.request("export", ask)).payload, SourceRows)
+        ask = {"after": after, "limit": limit}
+        return await self._service.ask("export", ask, SourceRows)
 
     async def add_many(
         self, sources: Sequence[SourceRow | Mapping[str, object]], *, dry_run: bool = False, update: bool = False
     ) -> Imported:
         """Add up to 1,000 sources. All are checked before the first is written: if there are `faults`, none is. Those
         that are there in another form are changed only with `update`."""
-        ask = encode({"sources": list(sources), "dry_run": dry_run, "update": update})
-        return decode((await self._service.request("import", ask)).payload, Imported)
+        ask = {"sources": list(sources), "dry_run": dry_run, "update": update}
+        return await self._service.ask("import", ask, Imported)
 
     async def why(self, platform: str, source: str) -> SourceWhy:
         """Return why a source is not read."""
-        ask = encode({"platform": platform, "source": source})
-        return decode((await self._service.request("why", ask)).payload, SourceWhy)
+        ask = {"platform": platform, "source": source}
+        return await self._service.ask("why", ask, SourceWhy)
 
     async def why_slice(self, platform: str, source: str, slice_id: str) -> SliceWhy:
         """Return why a slice of a source is not read. `slice_id`: as in its ledger, such as `t1-60000-90000`."""
-        ask = encode({"platform": platform, "source": source, "slice": slice_id})
-        return decode((await self._service.request("why", ask)).payload, SliceWhy)
+        ask = {"platform": platform, "source": source, "slice": slice_id}
+        return await self._service.ask("why", ask, SliceWhy)
 
     async def look(
         self, platform: str, source: str, *, start_ms: int | None = None, end_ms: int | None = None
@@ -59,5 +58,5 @@ class SourceCalls:
         start: from where it was read to. Without an end: up to the moment of the look.
 
         It is a hint: hints that come together are one look, and the source is polled all the same."""
-        ask = encode({"platform": platform, "source": source, "start_ms": start_ms, "end_ms": end_ms})
-        return decode((await self._service.request("look", ask)).payload, LookView)
+        ask = {"platform": platform, "source": source, "start_ms": start_ms, "end_ms": end_ms}
+        return await self._service.ask("look", ask, LookView)

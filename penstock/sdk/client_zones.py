@@ -18,7 +18,6 @@ from actors.zone.views import ChangeView, MapView, ZoneShards, ZoneShown, ZoneVi
 from penstock.api.forms.zones import MapsShown, ZonesShown
 from penstock.errors import UsageError
 from penstock.sdk.calls import ServiceClient
-from penstock.sdk.client_forms import decode, encode
 from penstock.sdk.pages import all_lines
 from penstock.sdk.zone_programs import run_program
 from penstock.sdk.zones import zone_handler
@@ -39,15 +38,14 @@ class ZoneCalls:
 
     async def show(self, zone: str) -> ZoneShown:
         """Return a zone with its jobs, and how its shards came."""
-        return decode((await self._service.request("show", encode({"zone": zone}))).payload, ZoneShown)
+        return await self._service.ask("show", {"zone": zone}, ZoneShown)
 
     async def shards(self, zone: str, *, after: int | None = None, wait: Duration = 0) -> ZoneShards:
         """Return the shards that a zone owns, and the epoch of the map. With `after`, an epoch that is known, wait up
         to `wait` (20 s at most) for a later one: a program of one's own asks again and again."""
         wait_ms = span_ms("wait", wait)
-        ask = encode({"zone": zone, "after": after, "wait_ms": wait_ms})
-        answer = await self._service.request("shards", ask, wait_s=wait_ms / 1000)
-        return decode(answer.payload, ZoneShards)
+        ask = {"zone": zone, "after": after, "wait_ms": wait_ms}
+        return await self._service.ask("shards", ask, ZoneShards, wait_s=wait_ms / 1000)
 
     async def run(
         self,
@@ -80,18 +78,17 @@ class ZoneCalls:
 
     async def routing(self) -> MapView:
         """Return the shard map in force."""
-        return decode((await self._service.request("routing", b"{}")).payload, MapView)
+        return await self._service.ask("routing", {}, MapView)
 
     async def plan(self, **change: object) -> ChangeView:
         """Say what a change of the map would do: `map={"shards": 100, "zones": {"a": "0-49", "b": "50-99"}}`,
         `moves={"7": "b"}`, `balance=True`, `weights`, `drain`, `takeover`, `epoch` (the owners of an earlier one)."""
-        ask = msgspec.json.encode(_change(change))
-        return decode((await self._service.request("plan", ask)).payload, ChangeView)
+        return await self._service.ask("plan", _change(change), ChangeView)
 
     async def apply(self, *, by: str = "", **change: object) -> ChangeView:
         """Change the map, as `plan` says. `if_epoch`: only if this is the epoch in force."""
-        ask = encode({"change": _change(change), "by": by})
-        return decode((await self._service.request("apply", ask)).payload, ChangeView)
+        ask = {"change": _change(change), "by": by}
+        return await self._service.ask("apply", ask, ChangeView)
 
     async def history(self, *, before: int | None = None, limit: int | None = None) -> builtins.list[MapView]:
         """Return the kept maps, the newest first, or up to `limit` of those before an epoch."""
@@ -101,11 +98,11 @@ class ZoneCalls:
     async def report(self, epoch: int | None = None) -> MoveReport:
         """Return how a change of the map went, by default the last one: what was taken, how fast, how many rows came
         again. `is_over`: there is no more to come."""
-        return decode((await self._service.request("report", encode({"epoch": epoch}))).payload, MoveReport)
+        return await self._service.ask("report", {"epoch": epoch}, MoveReport)
 
     async def _steer(self, verb: str, zone: str, dry_run: bool, by: str) -> ChangeView:
-        ask = encode({"zone": zone, "dry_run": dry_run, "by": by})
-        return decode((await self._service.request(verb, ask)).payload, ChangeView)
+        ask = {"zone": zone, "dry_run": dry_run, "by": by}
+        return await self._service.ask(verb, ask, ChangeView)
 
 
 def _change(values: dict[str, object]) -> RoutingChange:

@@ -5,7 +5,6 @@ from typing import Protocol, TypeVar
 
 from actors.runtime.rules.pages import MOST_LINES
 from penstock.sdk.calls import ServiceClient
-from penstock.sdk.client_forms import decode, encode
 
 __all__ = ["all_lines", "all_pages"]
 
@@ -41,7 +40,7 @@ async def all_pages(
         ask = {**asked, **({"after": after} if after else {})}
         if left is not None:
             ask[length] = min(MOST_LINES, left)
-        page = decode((await service.request(endpoint, encode(ask))).payload, form)
+        page = await service.ask(endpoint, ask, form)
         pages.append(page)
         left = None if left is None else left - len(lines(page))
         after = page.next

@@ -18,7 +18,8 @@ from actors.runtime.rules.setting_values import Duration
 from penstock.api.forms.jobs import FinishAsk, JobOptions, JobToAdd, OutboxOptions, PeekAsk, read_jobs
 from penstock.api.forms.reading import Malformed, read_ask
 from penstock.errors import PenstockError, UsageError
-from penstock.sdk.client_forms import add_answers, dealt, encode, millis, moment_ms, too_large
+from penstock.sdk.client_forms import dealt, encode, millis, moment_ms, too_large
+from penstock.sdk.job_replies import add_answers
 from streams.job_messages import LARGEST_BODY, NewJob, encode_new_job
 
 
