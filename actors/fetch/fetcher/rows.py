@@ -11,7 +11,7 @@ from actors.fetch.fetcher.decisions import ReadSlice, Short
 from actors.fetch.rules.ledger import Shortfall
 from actors.fetch.sources import SourceKey, SourceRecord
 from actors.runtime.secrets import without_secrets
-from platforms.adapter import BadRow, Row
+from platforms.adapter import DAY_MS, BadRow, Row
 from platforms.bounds import window_text
 from platforms.reading import ReadingResult
 from streams.fetch_messages import DeadLetter, dead_body
@@ -43,12 +43,15 @@ def pages_of(rows: Sequence[Row], most_bytes: int = PAGE_BYTES) -> list[Sequence
 
 
 def unsettled(rows: list[Row], after_ms: int) -> list[Row]:
-    """Return what a look has read. A version that is a time in whole seconds, after `after_ms`, counts as a millisecond
-    earlier: the order may change again in that second, and the tail reads that under the same version."""
-    return [
-        row._replace(version=row.version - 1) if row.version > after_ms and row.version % 1_000 == 0 else row
-        for row in rows
-    ]
+    """Return rows that were read before all changes of their second had settled. A version that is a time in whole
+    seconds, after `after_ms`, counts as a millisecond earlier, a number of seconds as a second earlier: the order may
+    change again in that second, and a later window lists that under the same version."""
+    return [row._replace(version=row.version - 1) if _may_come_again(row.version, after_ms) else row for row in rows]
+
+
+def _may_come_again(version: int, after_ms: int) -> bool:
+    is_second = version > after_ms and version % 1_000 == 0
+    return is_second or after_ms < version * 1_000 < after_ms + DAY_MS
 
 
 class NewVersions:

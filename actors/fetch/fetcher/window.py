@@ -266,8 +266,8 @@ class WindowReader:
                 if rows and not work.is_trusted:
                     await self._note_readable(work.source)
                 self._check_source(work, progress)
-                if work.slice.is_look and adapter.declaration.is_version_ordered:
-                    rows = unsettled(rows, session.sent_ms - self._settle_ms(work, adapter) - CLOCKS_MS)
+                if adapter.declaration.is_version_ordered:
+                    rows = unsettled(rows, self._settled_ms(work, progress, session.sent_ms))
                 batch = progress.take(rows, session.sent_ms)
                 self._check_clock(work, progress, asked_ms)
                 reach("fetch")
@@ -337,6 +337,12 @@ class WindowReader:
 
     def _settle_ms(self, work: ReadSlice, adapter: Adapter) -> int:
         return max(work.settings.settle_ms, adapter.declaration.settle_ms)
+
+    def _settled_ms(self, work: ReadSlice, progress: UnfinishedReading, sent_ms: int) -> int:
+        """Return the time up to which a version has settled that an answer lists. A window by changes ends there. One
+        by creation lists later changes."""
+        settled_ms = sent_ms - self._settle_ms(work, progress.adapter) - CLOCKS_MS
+        return settled_ms if work.slice.is_look else max(settled_ms, progress.window.end_ms)
 
     async def _wait_for_clock(self, work: ReadSlice, adapter: Adapter, time: AttemptTime) -> None:
         """Wait until the slice has settled by the platform's clock, as far as it is known."""

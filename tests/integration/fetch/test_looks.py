@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import anyio
+import pytest
 from aiohttp import web
 
 from actors.fetch.look_desk import LookDesk, LookView
@@ -102,16 +103,17 @@ async def test_a_storm_of_hints_is_two_looks_and_each_brings_what_is_new(
     assert (last.frontier_ms, last.watermark_ms, last.holes) == (first.frontier_ms, first.watermark_ms, ())
 
 
+@pytest.mark.parametrize("unit", [1, 1_000], ids=["milliseconds", "seconds"])
 async def test_a_change_within_the_second_of_the_look_counts_as_later(
-    connection: Connection, publisher: Publisher
+    connection: Connection, publisher: Publisher, unit: int
 ) -> None:
-    """The platform's versions are times in whole seconds. An order is created, a look reads it, and it is paid for in
-    the same second. The tail reads that under the same version."""
+    """The platform's versions are times in whole seconds, or numbers of them. An order is created, a look reads it, and
+    it is paid for in the same second. The tail reads that under the same version."""
     second_ms, state = SYSTEM.now_ms() // 1000 * 1000, "created"
 
     async def answer(request: web.Request) -> web.StreamResponse | None:
         from_ms, to_ms = int(request.query["from"]), int(request.query["to"])
-        row = {"id": "tea1", "version": second_ms, "modified_ms": second_ms, "state": state}
+        row = {"id": "tea1", "version": second_ms // unit, "modified_ms": second_ms, "state": state}
         rows = [row] if from_ms <= second_ms < to_ms else []
         return web.json_response({"orders": rows, "total": len(rows), "server_time_ms": SYSTEM.now_ms()})
 
@@ -130,4 +132,36 @@ async def test_a_change_within_the_second_of_the_look_counts_as_later(
         stored = fold(await stored_orders(connection))
     assert {b"created" in bytes(order.body) for order in looked} == {True}, "a look may list an order at its seam twice"
     assert [b"paid" in bytes(order.body) for order in stored] == [True]
-    assert [order.version for order in stored] == [second_ms]
+    assert [order.version for order in stored] == [second_ms // unit]
+
+
+async def test_a_change_within_the_second_in_which_a_list_by_creation_was_read_counts_as_later(
+    connection: Connection, publisher: Publisher
+) -> None:
+    """An older order is changed, the list of new orders is read, and it is changed again in the same second. The list
+    of changes names that later, under the same version."""
+    second_ms, state = 0, "paid"
+    table = adapter_table(
+        list=[
+            {"name": name, "request": {"params": {"by": name}}, "record": {"modified": {"path": name}}}
+            for name in ("created_ms", "modified_ms")
+        ]
+    )
+
+    async def answer(request: web.Request) -> web.StreamResponse | None:
+        nonlocal second_ms, state
+        now_ms = SYSTEM.now_ms()
+        from_ms, to_ms, by = int(request.query["from"]), int(request.query["to"]), request.query["by"]
+        second_ms = second_ms or now_ms // 1000 * 1000
+        times = {"modified_ms": second_ms, "created_ms": second_ms - 10_000}
+        row = {"id": "tea1", "version": second_ms, "state": state, **times}
+        rows = [row] if from_ms <= times[by] < to_ms else []
+        if rows and by == "created_ms":
+            state = "sent"
+        return web.json_response({"orders": rows, "total": len(rows), "server_time_ms": now_ms})
+
+    async with a_mall(history_ms=20_000, gate=answer) as mall, running_node(connection, publisher) as node:
+        await add_manner(connection, publisher, mall, table)
+        await ledger_when(node.engine, SHOP, lambda ledger: ledger.watermark_ms > second_ms > 0, within_s=60)
+        stored = fold(await stored_orders(connection))
+    assert [(b"sent" in bytes(order.body), order.version) for order in stored] == [(True, second_ms)]

@@ -99,8 +99,24 @@ def test_what_was_counted_short_is_cleared_by_another_count_only() -> None:
 
 @pytest.mark.parametrize(
     ("version", "counts_as"),
-    [(FROM, FROM - 1), (FROM + 1, FROM + 1), (FROM - 60_000, FROM - 60_000), (7_000, 7_000)],
-    ids=["a second", "a finer time", "a time that has settled", "a counter"],
+    [
+        (FROM, FROM - 1),
+        (FROM + 1, FROM + 1),
+        (FROM - 60_000, FROM - 60_000),
+        (7_000, 7_000),
+        (FROM // 1000, FROM // 1000 - 1),
+        (FROM // 1000 - 60, FROM // 1000 - 60),
+        (FROM // 1000 + 200_000, FROM // 1000 + 200_000),
+    ],
+    ids=[
+        "a second",
+        "a finer time",
+        "a time that has settled",
+        "a counter",
+        "a number of seconds",
+        "a number of seconds that has settled",
+        "a large counter",
+    ],
 )
 def test_what_may_change_again_in_its_second_counts_as_earlier(version: int, counts_as: int) -> None:
     found = rows.unsettled([row("a")._replace(version=version)], FROM - 10_000)
