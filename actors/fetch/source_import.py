@@ -162,11 +162,7 @@ class Importer:
         One that is gone was removed, and is not put back."""
         known = await self._read()
         levels = known.settings.levels.with_levels({})
-        wanted, faults = await self._check(rows, known, levels)
-        removed = [each for each in wanted if each.differs is None and each.source in there]
-        faults += [RowFault(each.row, "source", f"{each.source} {REMOVED}") for each in removed]
-        gone = {each.row for each in removed}
-        wanted = [each for each in wanted if each.row not in gone]
+        wanted, faults = await self._check(rows, known, levels, there)
         there.update(known.records)
         writing = [each for each in wanted if each.differs is None or (each.differs and is_updating)]
         is_trial, lost = before.is_trial or (is_first and bool(faults)), set[int]()
@@ -202,9 +198,9 @@ class Importer:
         return _Known(settings, records, ledgers)
 
     async def _check(
-        self, rows: Sequence[NumberedRow], known: _Known, levels: Levels
+        self, rows: Sequence[NumberedRow], known: _Known, levels: Levels, there: set[SourceKey]
     ) -> tuple[list[_Wanted], list[RowFault]]:
-        """Check each row, and apply its settings to `levels`."""
+        """Check each row, and apply its settings to `levels`. A source that was `there` before was removed."""
         adapters: dict[str, Adapter | str] = {}
         first: dict[SourceKey, int] = {}
         wanted: list[_Wanted] = []
@@ -218,6 +214,8 @@ class Importer:
                     raise BadSourceRow("source", f"{source} is in row {first[source]} already; leave one of them out")
                 first[source] = number
                 differs = self._checked(source, row, adapters[row.adapter], known, levels)
+                if differs is None and source in there:
+                    raise BadSourceRow("source", f"{source} {REMOVED}")
             except BadSourceName as error:
                 faults.append(RowFault(number, "source", str(error)))
             except BadSourceRow as error:

@@ -127,11 +127,11 @@ async def _add_file(
                     jobs.add_many,
                     rows,
                     defaults,
+                    told,
                     skips_bad=skips_bad,
                     from_line=from_line,
                     rate=rate,
                     advance=advance,
-                    told=told,
                 )
     for bad in told.bad[:MOST_TOLD]:
         typer.echo(f"{path} line {bad.line}: {bad.reason}", err=True)

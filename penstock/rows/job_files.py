@@ -67,17 +67,15 @@ async def add_rows(
     add: AddMany,
     file: BinaryIO,
     defaults: Defaults,
+    told: SubmitReport,
     *,
     skips_bad: bool,
     from_line: int = 1,
     rate: float | None = None,
     advance: Callable[[float], None] = lambda _share: None,
-    told: SubmitReport | None = None,
-) -> SubmitReport:
-    """Add the jobs of a file by `add`, at most `rate` a second (`None`: no limit). Return the result. If `add` fails,
-    the error names the line to go on from. `told`: where the result is written as it grows, for a caller that is
-    stopped."""
-    told = SubmitReport() if told is None else told
+) -> None:
+    """Add the jobs of a file by `add`, at most `rate` a second (`None`: no limit). Write the result into `told` as it
+    grows, for a caller that is stopped. If `add` fails, the error names the line to go on from."""
     told.next_line, stopped = from_line, 0
     batch, size, total, pace = list[Read](), 0, _size_of(file), OwnPace(rate, most=MOST_IN_BATCH)
     for row in read_rows(file, defaults, from_line=from_line, now_ms=now_ms()):
@@ -94,14 +92,13 @@ async def add_rows(
             is_refused = await _flush(add, batch, told)
             told.next_line = batch[-1].line + 1
             if is_refused and not skips_bad:
-                return told
+                return
             advance(batch[-1].read_bytes / total if total else 0.0)
             batch, size = [], 0
     await pace.wait(len(batch))
     if await _flush(add, batch, told) and not skips_bad and not stopped:
         stopped = batch[-1].line + 1
     told.next_line = stopped
-    return told
 
 
 async def _answers(add: AddMany, jobs: Sequence[NewJob]) -> Sequence[Added | NotAdded]:

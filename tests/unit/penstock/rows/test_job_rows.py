@@ -219,7 +219,9 @@ def numbered(count: int, *, broken: Sequence[int] = ()) -> BytesIO:
 
 
 async def told(taker: Taker, file: BytesIO, *, skips_bad: bool = False, from_line: int = 1) -> SubmitReport:
-    return await add_rows(taker, file, MAIL, skips_bad=skips_bad, from_line=from_line)
+    found = SubmitReport()
+    await add_rows(taker, file, MAIL, found, skips_bad=skips_bad, from_line=from_line)
+    return found
 
 
 async def test_a_file_goes_out_in_batches() -> None:
@@ -230,8 +232,8 @@ async def test_a_file_goes_out_in_batches() -> None:
 
 
 async def test_a_file_goes_out_at_a_rate_in_small_groups() -> None:
-    taker, began_s = Taker(), monotonic_s()
-    found = await add_rows(taker, numbered(250), MAIL, skips_bad=False, rate=1000)
+    taker, began_s, found = Taker(), monotonic_s(), SubmitReport()
+    await add_rows(taker, numbered(250), MAIL, found, skips_bad=False, rate=1000)
     assert (found.added, taker.calls) == (250, 3)
     assert monotonic_s() - began_s >= (250 - 100) / 1000
 
@@ -307,7 +309,7 @@ async def test_a_file_that_is_stopped_has_told_from_where_to_go_on() -> None:
         return await taker(jobs)
 
     with pytest.raises(KeyError):
-        await add_rows(stop_at_the_second, numbered(2500), MAIL, skips_bad=False, told=found)
+        await add_rows(stop_at_the_second, numbered(2500), MAIL, found, skips_bad=False)
     assert (found.added, found.next_line) == (1000, 1001)
 
 
