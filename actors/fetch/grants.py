@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from functools import lru_cache
+from functools import lru_cache, partial
 from hashlib import blake2b, scrypt
 from typing import NamedTuple
 
@@ -35,6 +35,8 @@ SPARE_S = 5.0
 """Beside the time of one login, before a claim counts as left behind."""
 
 Values = Mapping[str, str]
+Ask = Callable[[bool, Values], Awaitable[Values]]
+"""Logs in with stored values. It also gets whether a claim was left behind: what that login brought is lost."""
 
 
 class SealedGrant(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -61,7 +63,7 @@ class Grants:
         source: SourceKey,
         account: Account,
         is_other: Callable[[Values], bool],
-        ask: Callable[[Values], Awaitable[Values]],
+        ask: Ask,
         *,
         timeout_s: float,
     ) -> Values:
@@ -74,7 +76,7 @@ class Grants:
             if not found.record.is_claimed or waited_s > timeout_s + SPARE_S:
                 claimed = await self._claim(source, found)
                 if claimed is not None:
-                    return await self._ask(source, account, claimed, ask)
+                    return await self._ask(source, account, claimed, partial(ask, found.record.is_claimed))
             await anyio.sleep(LOOK_S)
             last, found = found, await self._read(source, account)
             waited_s = waited_s + LOOK_S if found.revision == last.revision else 0.0

@@ -21,6 +21,10 @@ from platforms.adapter import Account, Adapter, Later, Refreshing, SlowDown
 from streams.clock import Clock
 
 MOST_BYTES = 1 << 16
+LOST = (
+    "; a process was killed during the login before this one. If a refresh token works once, the platform's answer had "
+    "the new one, and it is lost: get one from the platform, then penstock sources set {source} --account NAME=VALUE"
+)
 
 
 class LoginRefused(Exception):
@@ -73,8 +77,9 @@ class Logins:
             def is_other(values: Mapping[str, str]) -> bool:
                 return {**account.values, **values} != dict(refused.values)
 
-            async def ask(values: Mapping[str, str]) -> Mapping[str, str]:
-                return await self._ask(adapter, Account(account.name, {**account.values, **values}))
+            async def ask(was_left: bool, values: Mapping[str, str]) -> Mapping[str, str]:
+                lost = LOST.format(source=source) if was_left else ""
+                return await self._ask(adapter, Account(account.name, {**account.values, **values}), lost)
 
             timeout_s = adapter.declaration.timeout_s
             values = await self._stored.renewed(source, account, is_other, ask, timeout_s=timeout_s)
@@ -84,7 +89,7 @@ class Logins:
             self._in_vain[source] = self.in_vain(source) + 1
             return self.account(source)
 
-    async def _ask(self, adapter: Adapter, account: Account) -> Mapping[str, str]:
+    async def _ask(self, adapter: Adapter, account: Account, lost: str) -> Mapping[str, str]:
         assert isinstance(adapter, Refreshing)
         request = called(adapter.refresh, account, self._clock.now_ms())
         timeout_s = adapter.declaration.timeout_s
@@ -100,6 +105,6 @@ class Logins:
             case outcome:
                 said = getattr(outcome, "reason", "")
                 raise LoginRefused(
-                    f"the platform refuses to renew the credentials (HTTP {response.status}){quoted(said)}"
+                    f"the platform refuses to renew the credentials (HTTP {response.status}){quoted(said)}{lost}"
                 )
         return granted

@@ -4,12 +4,15 @@ import time
 import tomllib
 from typing import Any
 
+import msgspec
 import pytest
 
+from actors.fetch.grants import SealedGrant
 from actors.fetch.ledgers import open_ledgers
 from actors.fetch.rules import steering
 from actors.fetch.rules.ledger import Ledger, Pass
 from actors.fetch.sources import SourceKey
+from streams.bucket import Bucket
 from streams.connection import Connection
 from streams.fetch_messages import decode_dead_letter
 from streams.log import read_log
@@ -295,6 +298,26 @@ async def test_nodes_share_one_login_and_a_later_node_goes_on_with_it(
         found = {order.order_key for order in await stored_orders(connection)}
     assert found == {str(order.number) for order in orders}
     assert len(set(shop.logins)) == len(shop.logins)
+
+
+async def test_a_refresh_key_that_a_killed_node_took_along_is_named_with_what_to_do(
+    connection: Connection, publisher: Publisher
+) -> None:
+    """The node was killed between the shop's answer and its write: the claim is left, and the key was used."""
+    key, table = SourceKey("tealost", "s1"), {**tomllib.loads(PARTIAL), "name": "tealost", "timeout": "1s"}
+    async with open_teashop([]) as shop, running_node(connection, publisher) as node:
+        shop.logins = [KEY]
+        digests = Bucket(connection, publisher, connection.namespace.bucket("DIGESTS"), bytes)
+        await digests.put(f"login.{key.key}", msgspec.json.encode(SealedGrant(is_claimed=True)))
+        await put_setting(connection, publisher, "adapter.tealost", table)
+        start_ms, account = int(time.time()) * 1000 - 3_600_000, {"code": KEY}
+        await add_source(
+            connection, publisher, key, adapter="tealost", url=shop.url, start_ms=start_ms, account=account
+        )
+        ledger = await ledger_when(node.engine, key, lambda each: each.state == "parked", within_s=60)
+    assert "was used before" in ledger.reason
+    assert "a process was killed during the login before this one" in ledger.reason
+    assert "penstock sources set tealost/s1 --account" in ledger.reason
 
 
 async def test_a_login_that_outlasts_its_attempt_is_kept(connection: Connection, publisher: Publisher) -> None:
