@@ -13,7 +13,8 @@ def make_certificates(folder: Path) -> dict[str, str]:
     if openssl is None:
         pytest.skip("no openssl on PATH to make certificates with")
     for command in (
-        "req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=test-ca -keyout ca.key -out ca.crt",
+        "req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=test-ca -addext keyUsage=critical,keyCertSign "
+        "-keyout ca.key -out ca.crt",  # Python 3.13 asks for the key usage
         "req -newkey rsa:2048 -nodes -subj /CN=127.0.0.1 -addext subjectAltName=IP:127.0.0.1 -keyout s.key -out s.csr",
         "x509 -req -in s.csr -CA ca.crt -CAkey ca.key -CAcreateserial -days 2 -copy_extensions copy -out s.crt",
     ):

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable
 from importlib.metadata import version
+from inspect import cleandoc
 from typing import Any
 
 import msgspec
@@ -54,6 +55,9 @@ def document() -> dict[str, Any]:
     """Return the document, version 3.1."""
     types = _types()
     schemas, components = msgspec.json.schema_components(types, ref_template=REF)
+    for schema in components.values():
+        if "description" in schema:
+            schema["description"] = cleandoc(schema["description"])  # before Python 3.13 it is indented
     schema_of = dict(zip(map(_key, types), schemas, strict=True))
     paths: dict[str, dict[str, Any]] = {}
     for operation in OPERATIONS:
@@ -77,7 +81,7 @@ def _operation(operation: Operation, schema_of: dict[str, Any]) -> dict[str, Any
     described: dict[str, Any] = {
         "operationId": operation.name,
         "summary": operation.summary,
-        "description": operation.do.__doc__ or "",
+        "description": cleandoc(operation.do.__doc__ or ""),
         "parameters": [
             *_path_parameters(operation.path),
             *_query_parameters(operation.query),
