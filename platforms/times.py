@@ -125,9 +125,8 @@ def _number(value: WireTime, scale: int) -> int:
 def _parse(value: WireTime, pattern: str | None) -> datetime:
     if not isinstance(value, str):
         raise ValueError(f"time {value!r} is a number where text was declared")
-    if (
-        "T24" in value or " 24" in value
-    ):  # newer Pythons take 24:00 for the next midnight, but the day that was meant is a guess
+    # newer Pythons take 24:00 for the next midnight, but the day that was meant is a guess
+    if "T24" in value or " 24" in value:
         raise ValueError(f"time {value[:40]!r} has an hour 24")
     try:
         return datetime.fromisoformat(value) if pattern is None else datetime.strptime(value, pattern)  # noqa: DTZ007

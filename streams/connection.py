@@ -371,9 +371,8 @@ class Connection:
         self._answers.link_broke()
         self._call(self._on_disconnect)
         task = asyncio.current_task()
-        if (
-            task is not None and not self._is_closing
-        ):  # the library reconnects in this task: if it dies, the link never comes back
+        # the library reconnects in this task: if it dies, the link never comes back
+        if task is not None and not self._is_closing:
             task.add_done_callback(self._reconnecting_ended)
 
     async def heard_reconnect(self) -> None:

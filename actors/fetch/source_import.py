@@ -320,7 +320,7 @@ class Importer:
         with suppress(RevisionConflict):  # the removal has put it back
             if await self._settings.bucket.get(level) is None:
                 await self._write_settings(each, replace(known.settings, revisions={}), is_first=False)
-        with suppress(RevisionConflict):
+        with suppress(RevisionConflict):  # likewise
             if await self._ledgers.get(each.source.key) is None:
                 epochs = await first_epochs(self._connection, [each.source])
                 await self._make_ledger(each, levels, epochs.get(each.source, 1))

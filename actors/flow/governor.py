@@ -121,7 +121,7 @@ class Governor:
         mark = msgspec.json.encode(LeaseRecord(holder=self._node, mark=str(lease.token), since_ms=0))
         if self._term is not None:
             revision, governing, slotting = self._term
-            with suppress(RevisionConflict):
+            with suppress(RevisionConflict):  # another one has governed since
                 revision = await self._leases.compare_and_set(TERM, mark, revision, timeout_s=lease.left_s)
                 governing.go_on(lease.token)
                 slotting.go_on(lease.token)

@@ -341,7 +341,7 @@ async def _known(
 
 
 async def _ack(delivery: Delivery) -> None:
-    with suppress(StreamError):
+    with suppress(StreamError):  # then it is delivered again
         await delivery.ack()
 
 

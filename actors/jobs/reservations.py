@@ -130,9 +130,8 @@ class JobReservations:
         A job that was deleted, finished or reserved meanwhile is left out. `counts_deliveries`: each delivery before
         this one was an attempt, as where others hold jobs by their deliveries. The last attempt is nobody's so."""
         jobs = self._jobs
-        if any(
-            is_doubtful(one, jobs.connection, jobs.clock) for one in deliveries
-        ):  # the server may replace it by a copy of its own, and refuses this then
+        # the server may replace it by a copy of its own, and refuses this then
+        if any(is_doubtful(one, jobs.connection, jobs.clock) for one in deliveries):
             await anyio.sleep(NEAR_MS / 1000)
         deliveries = await self._without_over(deliveries)
         now_ms = self._jobs.clock.now_ms()

@@ -38,7 +38,7 @@ class Returns:
 
     async def _put_off(self, deliveries: Sequence[Delivery], delay_ms: int) -> None:
         some: list[PutOff] = []
-        with suppress(StreamError):
+        with suppress(StreamError):  # then the ack wait gives them back
             for delivery in deliveries:
                 try:
                     some.append(PutOff(delivery, decode_job(delivery.payload), delay_ms))

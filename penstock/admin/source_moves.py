@@ -120,7 +120,7 @@ async def remove(records: Records, source: SourceKey, *, keeps_ledger: bool) -> 
 async def _take_away(bucket: Bucket[bytes], key: str) -> bytes | None:
     """Delete a key, and return what it held."""
     while (entry := await bucket.get(key)) is not None:
-        with suppress(RevisionConflict):
+        with suppress(RevisionConflict):  # it has another value now
             await bucket.delete(key, revision=entry.revision)
             return entry.value
     return None

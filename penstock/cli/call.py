@@ -143,9 +143,8 @@ def _run(call: CommandCall, body: Callable[[], Awaitable[None]]) -> None:
                 raise
 
     try:
-        with asyncio.Runner(
-            loop_factory=_new_loop()
-        ) as runner:  # anyio.run loads more than it has to, and first of all
+        # anyio.run loads more than it has to, and first of all
+        with asyncio.Runner(loop_factory=_new_loop()) as runner:
             runner.run(alone())
         sys.stdout.flush()
     except (typer.Exit, typer.Abort, SystemExit):

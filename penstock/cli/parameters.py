@@ -41,9 +41,8 @@ class PlainFirst(NamedTuple):
         is_many = param.multiple or param.nargs == -1
         if value is None:
             return () if is_many else None
-        if (
-            value == "" and getattr(param, "metavar", None) in TIMES and _is_given(param, ctx)
-        ):  # a script's unset variable
+        # a script's unset variable
+        if value == "" and getattr(param, "metavar", None) in TIMES and _is_given(param, ctx):
             raise typer.BadParameter(f"is empty; write {TIMES[param.metavar]}, or leave the option out", ctx, param)
         kind = param.type_descriptor.annotation
         try:

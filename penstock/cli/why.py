@@ -76,9 +76,8 @@ async def _batch(call: CommandCall, id_: str, item: int | None, row: int | None)
         try:
             return [await batches.why(id_, item, row=row)]
         except NotAccepted as refused:
-            if refused.code == "not_found" or (
-                refused.code == "bad" and item is None and row is None
-            ):  # an id that no batch can have
+            # an id that no batch can have
+            if refused.code == "not_found" or (refused.code == "bad" and item is None and row is None):
                 return []
             raise
 

@@ -24,7 +24,6 @@ async def write_whole(target: Path, parts: AsyncIterator[bytes], *, growing: Pat
         await anyio.to_thread.run_sync(growing.replace, target)
     except BaseException:
         with anyio.CancelScope(shield=True), suppress(OSError):
-            await anyio.Path(growing).unlink(
-                missing_ok=True
-            )  # else the parts of many fill a folder that is nearly full
+            # else the parts of many fill a folder that is nearly full
+            await anyio.Path(growing).unlink(missing_ok=True)
         raise

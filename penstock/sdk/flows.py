@@ -373,9 +373,8 @@ class _Rows:
                     zone = scope.zone
                     if held.enter_context(scope.hold(body.shard)) != body.since:
                         log.info("flow.row_left", extra=fields(flow=self._key, zone=zone, shard=body.shard))
-                        job.record = msgspec.structs.replace(
-                            job.record, late_s=0
-                        )  # nothing was done that a reader might miss
+                        # nothing was done that a reader might miss
+                        job.record = msgspec.structs.replace(job.record, late_s=0)
                         continue
                 key = job.id.removeprefix(f"{body.shard}:")
                 found.jobs.append(job)

@@ -155,7 +155,7 @@ class ReservationContext:
     async def _give_back(self, job: HeldJob) -> None:
         """Release the job at once, without using up the attempt."""
         if not job.is_settled:
-            with anyio.move_on_after(GIVE_BACK_S, shield=True), suppress(PenstockError):
+            with anyio.move_on_after(GIVE_BACK_S, shield=True), suppress(PenstockError):  # then its TTR does
                 await job.release(delay=0, counts=False)
 
     async def _keep(self, job: HeldJob) -> None:

@@ -258,9 +258,8 @@ async def test_a_server_that_leads_the_leases_costs_seconds_and_no_row(
         servers = await enter(cluster(tmp_path, links=links))
         connection = await enter(connect(urls_of(servers), name="first"))
         async with attack(Cluster(servers), connection, tmp_path, form) as town:
-            for name, server in zip(
-                ("n1", "n2", "n3"), servers, strict=True
-            ):  # the nodes of a cut-off server begin nothing
+            # the nodes of a cut-off server begin nothing
+            for name, server in zip(("n1", "n2", "n3"), servers, strict=True):
                 await town.start(name, url=server.url if how == "cut off" else urls_of(servers))
             await town.steady()
             stream = f"KV_{connection.namespace.bucket('LEASES')}"

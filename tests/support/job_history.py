@@ -4,7 +4,7 @@ Each add carries a token of its own in the body, so that what is handed out is k
 comes anew. A call takes effect, if it does, somewhere between its begin and its end; a rule is broken only where it is
 broken wherever in between that was. Times are milliseconds of one machine's wall clock, the server's.
 
-Pure: the callers are in job_callers.py, the faults in history_world.py.
+Pure: the callers are in history_callers.py, the faults in history_world.py.
 """
 
 from bisect import bisect_left, bisect_right

@@ -161,9 +161,8 @@ def redrive_hole(ledger: Ledger, slice_id: str, now_ms: int) -> tuple[Ledger, Op
     holes = tuple(other for other in ledger.holes if other is not hole and not same_slice(other, again))
     standing = find_open(ledger, again)
     if standing is not None:
-        mine = replace(
-            standing, pass_name="", short=standing.short or hole.short
-        )  # no repeat of a backfill any more: what it reads was never read
+        # no repeat of a backfill any more: what it reads was never read
+        mine = replace(standing, pass_name="", short=standing.short or hole.short)
         opened = tuple(mine if held is standing else held for held in ledger.open)
         return revised(ledger, open=opened, holes=holes), mine
     return revised(ledger, open=in_order((*ledger.open, again)), holes=holes), again

@@ -100,6 +100,6 @@ class Doubts:
             return
         log.info("job_worker.not_run", extra=fields(subject=delivery.subject, seq=delivery.seq, whose=whose))
         if whose == "nobody's":
-            with suppress(Disconnected, ConnectionLost):
+            with suppress(Disconnected, ConnectionLost):  # then it is delivered again
                 await delivery.ack()
         delivery.forget()

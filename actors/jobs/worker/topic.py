@@ -475,7 +475,7 @@ class TopicWorker:
         return found if self._hold.may_begin(monotonic_s()) and self._hold.doubts == doubts else {}
 
     def _suspect(self, delivery: Delivery) -> None:
-        """Return whether the holder vanished, perhaps because of this job."""
+        """Handle jobs with care for a while: the holder of this one vanished, perhaps because of it."""
         try:
             record = decode_job(delivery.payload)
         except MalformedMessage:

@@ -63,9 +63,8 @@ async def test_jobs_become_ready_when_they_are_due_none_early_and_each_once(
     assert {job.id for job in ready} == {f"job {n}" for n in range(200)}
     assert all(job.stored_ms >= job.due_ms for job in ready)
     places = [int(job.id.removeprefix("job ")) for job in sorted(ready, key=lambda job: job.seq)]
-    assert (
-        max(abs(n - place) for place, n in enumerate(places)) < 50
-    )  # a busy machine has a partition wait for a moment
+    # a busy machine has a partition wait for a moment
+    assert max(abs(n - place) for place, n in enumerate(places)) < 50
     assert await waiting_ids(connection) == set()
     assert firer.heard.left <= 20  # the server fires what a busy machine lets wait
     assert firer.timer.known == 0

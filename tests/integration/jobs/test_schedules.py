@@ -697,9 +697,8 @@ async def test_what_is_removed_goes_with_its_job_but_not_with_one_that_somebody_
         found = await ground.store.find("mail", occurrence_id("nightly", record.added_ms))
         assert found is not None
         assert found.job is not None
-        tried = replace(
-            found.job, attempts=1, nonce="~another-one"
-        )  # it was handed out before, and waits for its next attempt
+        # it was handed out before, and waits for its next attempt
+        tried = replace(found.job, attempts=1, nonce="~another-one")
         [_] = await ground.store.add_many([(tried, "replace")])
         await ground.schedules.remove("mail", "nightly")
         with anyio.fail_after(20):

@@ -158,9 +158,8 @@ async def test_it_converges_soon_after_the_server_was_killed(own_server: Embedde
                             apply_to(state, change)
                     took_s.append(monotonic_s() - back_s)
                     await until_synced(changes, state)
-                assert (
-                    min(took_s) < BEATS * HEARTBEAT_S
-                )  # the reconnect tells it; nobody waits for heartbeats that stay out
+                # the reconnect tells it; nobody waits for heartbeats that stay out
+                assert min(took_s) < BEATS * HEARTBEAT_S
 
 
 @asynccontextmanager

@@ -118,9 +118,8 @@ Key = tuple[object, ...]
 
 
 def _key(world: World) -> Key:
-    named = tuple(
-        (moment.pass_no, moment.name) for moment in world.record.moments
-    )  # what else they say changes nothing
+    # what else they say changes nothing
+    named = tuple((moment.pass_no, moment.name) for moment in world.record.moments)
     return (msgspec.msgpack.encode(replace(world.record, moments=())), named, *world[1:])
 
 

@@ -123,9 +123,8 @@ class EvenNode:
         self.paused_until_s = 0.0
         self._town = town
         self._rates = LeasedRates(NO_CONNECTION, name)
-        self._rates._leased = LeasedShares(
-            name, f"{town.number():x}", self._rates._shares.spent
-        )  # the same in each run
+        # the same in each run
+        self._rates._leased = LeasedShares(name, f"{town.number():x}", self._rates._shares.spent)
         self._topics = self._rates.of("topic", lambda _topic: town.rate)
         town.at(town.now_s, self._work)
         town.at(town.now_s, self._ask)
