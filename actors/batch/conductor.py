@@ -40,6 +40,7 @@ from actors.batch.rules.record import (
     look_at_ms,
     made_so_far,
     may_begin,
+    tries_at_ms,
 )
 from actors.batch.rules.rounds import cancelled, gone, items_to_run, result_of
 from actors.batch.tasks import TaskRecord, Tasks, UnknownTask
@@ -187,9 +188,10 @@ class Conductor:
             await self._answer_for_nobody(record, task)
         elif record.state in ("splitting", "reducing"):
             record = await self._keep_step(record)
+        now_ms = self._clock.now_ms()  # what is due a moment later is not offered now
         await self._offers.offer(record)
         is_more = len(results) == COUNTED
-        return self._clock.now_ms() + (0 if is_more else LOOK_MS)
+        return now_ms if is_more else min([now_ms + LOOK_MS, *tries_at_ms(record, now_ms)])
 
     async def _report_owed(self, record: Instance) -> bool:
         """Report what the record owes. Return False if that failed, which delays nothing else of the instance."""

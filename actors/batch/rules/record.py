@@ -183,6 +183,12 @@ def look_at_ms(instance: Instance, now_ms: int) -> int:
     return instance.due_ms if instance.due_ms > now_ms and not is_held(instance) else now_ms + HELD_LOOK_MS
 
 
+def tries_at_ms(instance: Instance, now_ms: int) -> list[int]:
+    """Return the moments to come at which a step or a chunk of an instance runs again."""
+    moments = (instance.step_not_before_ms, *(each.not_before_ms for each in instance.open))
+    return [moment for moment in moments if moment > now_ms]
+
+
 def is_over(latest: Instance | None, own: Instance) -> bool:
     """Return whether the pass in which `own` was read is cancelled or over. `latest` may be older than `own`, so only
     what no later record reverts counts: within a pass a cancel stays, and a later instance of the id was made after

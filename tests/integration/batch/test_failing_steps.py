@@ -174,6 +174,39 @@ async def test_a_step_that_failed_waits_before_its_next_try_and_says_so(
     assert second_s - first_s >= WAIT_S * 0.9
 
 
+@penstock.batch("fails-once-each", attempts=2, retry_base_s=0.01)
+class FailsOnceEach:
+    """Each of its steps and its item fails the first time."""
+
+    failed: ClassVar[set[str]] = set()
+
+    async def split(self, ctx: penstock.SplitContext) -> None:
+        self._fail_once("split")
+        await ctx.commit(1)
+
+    async def map(self, item: int) -> None:
+        self._fail_once("map")
+
+    async def reduce(self, ctx: penstock.ReduceContext) -> None:
+        self._fail_once("reduce")
+
+    def _fail_once(self, what: str) -> None:
+        if what not in self.failed:
+            self.failed.add(what)
+            raise OSError("busy")
+
+
+async def test_what_failed_runs_again_at_its_time_and_not_at_the_next_look(
+    connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("actors.batch.conductor.LOOK_MS", 600_000)
+    FailsOnceEach.failed.clear()
+    async with plant(connection, ["fails-once-each"]) as node:
+        view = await node.run("fails-once-each")
+    assert (view.state, view.counts.succeeded) == ("done", 1)
+    assert FailsOnceEach.failed == {"split", "map", "reduce"}
+
+
 @pytest.mark.parametrize(("task", "state"), STEPS)
 async def test_a_step_that_rejects_its_batch_has_no_other_try(connection: Connection, task: str, state: str) -> None:
     Tries.at_s, Tries.is_final = [], True
