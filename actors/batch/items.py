@@ -234,6 +234,12 @@ class BatchItems:
             except NoStream:
                 return
 
+    async def drop_split(self, instance_id: str, fence: int) -> None:
+        """Remove the chunks that the split of this fence has staged. A repeat is harmless."""
+        await purge_subject(
+            self._connection, self._stream, self._namespace.pattern("items", instance_id, str(fence), "*")
+        )
+
     async def _of_leader(self, subject: str) -> LogEntry | None:
         return await last_entry(self._connection, self._stream, subject)
 

@@ -112,12 +112,23 @@ class Steps:
             except Exception as error:  # the border to the user's code
                 failed = error  # reported below: raised within the group it would become a group of its own
             tasks.cancel_scope.cancel()
+        if (failed or context.is_cancelled) and await self._is_deleted(record):
+            await self._items.drop_split(record.instance_id, record.step_fence)
+            return
         if failed is None:
             return
         if _goes_round_again(failed):
             raise failed
         log.warning("step.failed", exc_info=failed, extra=fields(instance=record.instance_id))
         await self._fail(handler, record, failed)
+
+    async def _is_deleted(self, own: Instance) -> bool:
+        """Return whether the instance was deleted while a step ran, so that nothing removes what that stored last."""
+        try:
+            latest = await self._instances.get(own.instance_id)
+        except UnknownInstance:
+            return True
+        return bool(latest.deleted_ms) or latest.created_ms != own.created_ms
 
     def _span(self, record: Instance) -> AbstractContextManager[object]:
         """Return the step's span, of the trace of whoever submitted the instance."""

@@ -13,6 +13,7 @@ import pytest
 import penstock
 from actors.batch.executor import steps
 from streams.connection import Connection
+from streams.log import count_of
 from tests.support.batches import LONG_S, plant
 
 
@@ -105,6 +106,38 @@ async def test_a_split_that_does_not_see_that_it_was_cancelled_is_ended(
             await log.ended.wait()
         view = await node.until("mine", "cancelled")
     assert (view.reason, view.items) == ("", None)
+
+
+@penstock.batch("commits-on", chunk_items=1)
+class CommitsOn:
+    """Its split stores its chunks when it is let go, whoever cancels it. Its input: whether it comes to an end."""
+
+    async def split(self, ctx: penstock.SplitContext) -> None:
+        log.began.set()
+        with anyio.CancelScope(shield=True):
+            await log.ended.wait()
+            await ctx.commit(*range(100))
+        if not ctx.input:
+            await anyio.sleep_forever()
+
+    def map(self, item: int) -> None:
+        raise AssertionError("nobody asked for it")
+
+
+@pytest.mark.parametrize("comes_to_an_end", [True, False])
+async def test_a_split_leaves_nothing_of_a_batch_that_was_deleted_meanwhile(
+    connection: Connection, monkeypatch: pytest.MonkeyPatch, *, comes_to_an_end: bool
+) -> None:
+    monkeypatch.setattr(steps, "BEAT_S", 0.05)
+    stream, items = connection.namespace.stream("ITEMS"), connection.namespace.pattern("items", "mine", ">")
+    async with plant(connection, ["commits-on"], drain_s=LONG_S) as node:
+        await node.submit("commits-on", comes_to_an_end, id="mine")
+        with anyio.fail_after(LONG_S):
+            await log.began.wait()
+            await node.desk.cancel("mine")
+            await node.desk.delete("mine")
+        log.ended.set()  # a node that stops ends the work in hand
+    assert await count_of(connection, stream, items) == 0
 
 
 @penstock.batch("held-up", attempts=1)
