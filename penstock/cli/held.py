@@ -66,12 +66,12 @@ async def _reserve(
 ) -> None:
     """Hold ready jobs until their TTR ends. Before that, finish, touch, release or bury each."""
     from penstock.api.forms.jobs import ReservedJobs
-    from penstock.rows.job_rows import read_span
+    from penstock.rows.job_rows import read_span, read_ttr
 
     wait_ms = read_span("--wait", wait)
     ask: dict[str, object] = {"topic": topic, "most": most, "wait_ms": wait_ms, "holder": who(holder)}
     if ttr:
-        ask["ttr_ms"] = read_span("--ttr", ttr)
+        ask["ttr_ms"] = read_ttr("--ttr", ttr)
     async with open_service(call) as service:
         jobs = (await service.ask("reserve", ask, ReservedJobs, wait_s=wait_ms / 1000)).jobs
         is_paused = not jobs and await _is_paused(service, topic)
@@ -104,9 +104,9 @@ async def _touch(
     ttr: Annotated[str, typer.Option(metavar="SPAN", help="From now on; else as at first.")] = "",
 ) -> None:
     """Hold it longer."""
-    from penstock.rows.job_rows import read_span
+    from penstock.rows.job_rows import read_ttr
 
-    more = {"ttr_ms": read_span("--ttr", ttr)} if ttr else {}
+    more = {"ttr_ms": read_ttr("--ttr", ttr)} if ttr else {}
     await _settle(call, "touch", "held", receipts, **more)
 
 

@@ -100,7 +100,7 @@ async def _add(
     from actors.jobs.rules.cron import BadRecurrence
     from actors.jobs.rules.schedule_checks import check_wanted
     from actors.jobs.rules.schedule_record import Schedule
-    from penstock.rows.job_rows import read_body, read_span
+    from penstock.rows.job_rows import read_body, read_span, read_ttr
 
     read_name(which)
     zone = read_zone(tz)
@@ -117,7 +117,7 @@ async def _add(
         batch=batch,
         source=source,
         data_time=data_time,
-        ttr_ms=read_span("--ttr", ttr) if ttr else None,
+        ttr_ms=read_ttr("--ttr", ttr),
         attempts=attempts,
         priority=priority,
         expires_in_ms=read_span("--expires-in", expires) if expires else None,

@@ -15,11 +15,20 @@ from msgspec import Raw, Struct
 from msgspec.structs import replace
 
 from actors.runtime.rules.setting_values import BadSetting, read_duration
+from actors.runtime.rules.texts import span_text
 from penstock.errors import UsageError
 from penstock.times import read_moment, read_zone
-from streams.job_messages import LARGEST_BODY, NewJob, OnSame, Priority, is_json
+from streams.job_messages import (
+    LARGEST_BODY,
+    LONGEST_TTR_MS,
+    SHORTEST_TTR_MS,
+    NewJob,
+    OnSame,
+    Priority,
+    is_json,
+)
 
-__all__ = ["BadJobRow", "Defaults", "JobRow", "Read", "read_body", "read_due", "read_rows", "read_span"]
+__all__ = ["BadJobRow", "Defaults", "JobRow", "Read", "read_body", "read_due", "read_rows", "read_span", "read_ttr"]
 
 LONGEST_LINE = LARGEST_BODY + 16 * 1024
 STDIN = "-"
@@ -76,6 +85,17 @@ def read_span(option: str, text: str) -> int:
         return read_duration(option, text)
     except BadSetting as error:
         raise UsageError(f"{option} {text[:64]!r}: {error.why}; {error.do}") from error
+
+
+def read_ttr(option: str, text: str) -> int | None:
+    """Return the milliseconds of a time to run, None for an empty text. Raises UsageError."""
+    if not text:
+        return None
+    ttr_ms = read_span(option, text)
+    if not SHORTEST_TTR_MS <= ttr_ms <= LONGEST_TTR_MS:
+        bounds = f"{span_text(SHORTEST_TTR_MS)} to {span_text(LONGEST_TTR_MS)}"
+        raise UsageError(f"{option} {text[:64]!r}: is out of range; write {bounds}")
+    return ttr_ms
 
 
 def read_due(delay: str, at: str, *, tz: str = "", now_ms: int) -> tuple[int, int | None]:
@@ -156,7 +176,7 @@ def _job_of(line: bytes, defaults: Defaults, now_ms: int) -> NewJob:
         body=Raw(bytes(row.body)),
         delay_ms=delay_ms,
         due_ms=due_ms,
-        ttr_ms=read_span("ttr", row.ttr) if row.ttr else _or(row.ttr_ms, job.ttr_ms),
+        ttr_ms=_or(read_ttr("ttr", row.ttr) if row.ttr else row.ttr_ms, job.ttr_ms),
         priority=row.priority or job.priority,
         attempts=_or(row.attempts, job.attempts),
         expires_ms=row.expires_ms,

@@ -293,7 +293,7 @@ async def test_what_the_desk_refuses_is_told_with_its_reason(cli: CommandLine) -
         for code, arguments, said in (
             (2, ["add", "a b", "1"], "topic"),
             (2, ["add", "mail", "1", "--delay", "8000d"], "delay_ms"),
-            (2, ["add", "mail", "1", "--ttr", "1ms"], "ttr_ms"),
+            (2, ["add", "mail", "1", "--attempts", "5000"], "attempts"),
             (2, ["add", "mail", "1", "--id", "x" * 256], "255"),
             (2, ["add", "mail", "1", "--delay", "1h", "--expires-in", "1m"], "is over before the job is due"),
             (2, ["topic", "mail", "ttr=for"], "is not a duration"),

@@ -20,6 +20,9 @@ from penstock.cli.root import app
         (["add", "mail", "1", "--at", "2026-11-21T09:30"], "says no zone"),
         (["add", "mail", "1", "--at", "2026-11-21T09:30", "--tz", "Mars"], "no such time zone"),
         (["add", "mail", "1", "--ttr", "soon"], "is not a duration"),
+        (["add", "mail", "1", "--ttr", "0s"], "--ttr '0s': is out of range; write 1s to 7d"),
+        (["reserve", "mail", "--ttr", "8d"], "--ttr '8d': is out of range; write 1s to 7d"),
+        (["touch", "receipt", "--ttr", "0s"], "--ttr '0s': is out of range; write 1s to 7d"),
         (["add", "mail", "1", "--priority", "urgent"], "urgent"),
         (["add", "mail", "1", "--dealy", "5m"], "--dealy"),
         (["reserve", "mail", "--wait", "30"], "has no unit"),
@@ -51,7 +54,7 @@ def test_a_wrong_argument_ends_with_exit_code_2(
         (["schedules", "add", "mail/n", "--cron", "* * * *"], "has 4 fields"),
         (["schedules", "add", "mail/n", "--cron", "@daily", "--tz", "Europe/Berlim"], "did you mean Europe/Berlin?"),
         (["schedules", "add", "mail/n", "--cron", "@daily", "--misfire", "all"], "overlap allow"),
-        (["schedules", "add", "mail/n", "--cron", "@daily", "--ttr", "1ms"], "--ttr 1: is out of range"),
+        (["schedules", "add", "mail/n", "--cron", "@daily", "--ttr", "1ms"], "--ttr '1ms': is out of range; write 1s"),
         (["schedules", "add", "mail/n", "--at", "tomorrow"], "is no moment"),
         (["schedules", "add", "mail/n", "--every", "1m", "--at", "2096-01-31T08:00:00Z"], "or fixed_delay or at"),
         (
