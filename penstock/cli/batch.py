@@ -4,6 +4,7 @@ import math
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,7 +16,7 @@ from penstock.cli.help import Group
 from penstock.cli.output import moment
 from penstock.cli.pages import Limit, behind, say_more
 from penstock.cli.person import progress
-from penstock.errors import UsageError
+from penstock.errors import NotAccepted, UsageError
 from streams.batch_messages import AfterState
 from streams.clock import now_ms
 
@@ -69,13 +70,23 @@ def add_to(app: typer.Typer) -> None:
 
 
 @asynccontextmanager
-async def open_batches(call: CommandCall) -> "AsyncIterator[Batches]":
-    """Connect, and give the client's way to batches."""
+async def open_batches(call: CommandCall, task: str = "") -> "AsyncIterator[Batches]":
+    """Connect, and give the client's way to batches. If there is no such `task`, the error names the nearest one."""
     async with call.session() as session:
         from penstock.sdk.calls import ServiceClient
         from penstock.sdk.client_batches import Batches
 
-        yield Batches(ServiceClient(session.connection, "batch", ASK_S), session.connection)
+        batches = Batches(ServiceClient(session.connection, "batch", ASK_S), session.connection)
+        try:
+            yield batches
+        except NotAccepted as refused:
+            if (refused.code, refused.field) != ("not_found", "task"):
+                raise
+            near = get_close_matches(task[:64], [each.task for each in await batches.tasks()], n=1)
+            if not near:
+                raise
+            text = f"no task {task!r}; did you mean {near[0]}?"
+            raise NotAccepted(text, code=refused.code, field=refused.field) from refused
 
 
 async def _submit(
@@ -134,10 +145,11 @@ async def _submit(
         options["delay"] = timedelta(milliseconds=delay_ms)
     if after or after_state != "done":
         options["after_state"] = after_state
-    async with open_batches(call) as batches:
+    async with open_batches(call, task) as batches:
         if is_check:
             _say_look(call, await batches.check(task, given, file=file or None, **options))
             return
+        call.if_stopped(lambda: "a batch was made only if `penstock batch list` shows it")
         with progress("sending") as sent:
             view = await batches.submit(task, given, file=file or None, on_sent=sent, **options)
         call.out.say(f"{view.instance_id}: {view.state}{view.waits and f', {view.waits}'}")
@@ -350,13 +362,13 @@ async def _task(
     from actors.batch.tasks import UnknownTask
 
     limits = {name: _limit(name, value) for name, value in map(_pair, changes or [])}
-    async with open_batches(call) as batches:
+    async with open_batches(call, key) as batches:
         if limits:
             task = await batches.limit(key, **limits)
         else:
             found = [each for each in await batches.tasks() if each.task == key]
             if not found:
-                raise UsageError(str(UnknownTask(key)))
+                raise NotAccepted(str(UnknownTask(key)), code="not_found", field="task")
             [task] = found
     for name in task.limits.__struct_fields__:
         value = getattr(task.limits, name)
@@ -382,6 +394,7 @@ async def _follow(call: CommandCall, batches: "Batches", id_: str) -> None:
     """Show an instance's progress until it is over. The exit code is 1 if it is not done then."""
     from penstock.cli.batch_bar import following
 
+    call.if_stopped(lambda: f"the batch goes on; `penstock batch show {id_} --watch` follows it")
     with following() as look:
         view = await batches.wait(id_, on_look=look)
     _say(call, view)

@@ -13,9 +13,9 @@ import functools
 import inspect
 import os
 import sys
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Concatenate, NoReturn, ParamSpec
 
@@ -69,6 +69,12 @@ class CommandCall:
     file: Path | None
     flags: Mapping[str, object | None]
     out: Output
+    truths: list[Callable[[], str]] = field(default_factory=list)
+    """What Ctrl-C leaves behind, told in the line `penstock: stopped; …`. At most one."""
+
+    def if_stopped(self, tell: Callable[[], str]) -> None:
+        """From now on, have `tell` say what is true if Ctrl-C ends the command. It replaces what was given before."""
+        self.truths[:] = [tell]
 
     def config(self, **flags: object | None) -> "Config":
         """Return the configuration, with the command's own flags over the common ones. Raises UsageError."""
@@ -76,17 +82,35 @@ class CommandCall:
 
         return load_config(self.file, os.environ, {**self.flags, **flags})
 
-    def session(self) -> "AbstractAsyncContextManager[Session]":
+    @asynccontextmanager
+    async def session(self, config: "Config | None" = None) -> "AsyncIterator[Session]":
         """Connect for this command (penstock/node/session.py). A command imports what it needs only once it is
-        connected. So it reports a missing server at once."""
+        connected. So it reports a missing server at once. A terminal is told for what it waits."""
+        import asyncio
+
         from penstock.node.logs import set_up_logs
-        from penstock.node.session import open_session
+        from penstock.node.session import open_session, server_url
+        from streams.credentials import shown_url
 
-        config = self.config()
+        config = config or self.config()
         set_up_logs("error", "text")
-        return open_session(config)
+        line = f"penstock: waiting for the server at {shown_url(server_url(config))} (at most {config.connect_s:g} s)"
+
+        def say() -> None:
+            if sys.stderr.isatty():
+                typer.echo(line, err=True)
+
+        waits = asyncio.get_running_loop().call_later(PATIENCE_S, say)
+        try:
+            async with open_session(config) as session:
+                waits.cancel()
+                yield session
+        finally:
+            waits.cancel()
 
 
+PATIENCE_S = 1.5
+"""After so long without a connection a person is told what the command waits for."""
 TAKES_TIMES: Mapping[str, Any] = {"ignore_unknown_options": True, "help_option_names": ["--help"]}
 """For commands with moments among their arguments: `-3h` is one, neither an option nor a call for help."""
 
@@ -153,6 +177,7 @@ def _run(call: CommandCall, body: Callable[[], Awaitable[None]]) -> None:
         _silence_stdout()
         raise typer.Exit(1) from None
     except KeyboardInterrupt:
+        typer.echo("; ".join(["penstock: stopped", *(tell() for tell in call.truths)]), err=True)
         raise typer.Exit(130) from None
     except Exception as error:  # the command line's own end: one line for a person, the trace in debug
         end_with(error, call.out)

@@ -201,6 +201,7 @@ async def _replay(
 
         records = Records(session)
         replayer = Replayer(records, by=who(by))
+        call.if_stopped(lambda: f"{done} or a few more were sent again, the other letters are as they were")
         with progress("replaying") as advance:
             async for letters, share in _paced(_chosen(records, seqs, which), rate):
                 for told in await replayer.replay(letters):
@@ -264,6 +265,7 @@ async def _drop(
         from penstock.admin.records import Records
 
         records = Records(session)
+        call.if_stopped(lambda: f"{dropped} or one more dropped, the other letters are as they were")
         with progress("dropping") as advance:
             async for letter, share in _chosen(records, seqs, which):
                 dropped += await drop(records, letter.seq)

@@ -1,8 +1,6 @@
 """`penstock jobs`: put aside until they are due, handed out, taken back when their time to run is over."""
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -63,7 +61,7 @@ async def _add(
 
     A line of the file has any of topic, id, body, delay, at, ttr, priority, attempts, expires, on_same. The options
     apply to lines that lack one."""
-    from penstock.rows.job_rows import Defaults, read_body, read_due, read_span
+    from penstock.rows.job_rows import Defaults, read_body, read_due, read_span, read_ttr
 
     if bool(body) == bool(file):
         raise UsageError("give a BODY (null for none), or --file")
@@ -75,7 +73,7 @@ async def _add(
         id=id_,
         delay_ms=delay_ms,
         due_ms=due_ms,
-        ttr_ms=read_span("--ttr", ttr) if ttr else None,
+        ttr_ms=read_ttr("--ttr", ttr),
         priority=priority,
         attempts=attempts,
         expires_in_ms=read_span("--expires-in", expires) if expires else None,
@@ -100,18 +98,11 @@ async def _add_one(call: CommandCall, job: NewJob) -> None:
     call.out.result(answer)
 
 
-@contextmanager
-def _place_if_stopped(path: str, told: "SubmitReport") -> Iterator[None]:
-    """Say from which line to go on if the command is stopped from outside. An error says it itself."""
-    try:
-        yield
-    except Exception:
-        raise
-    except BaseException:
-        at = told.next_line
-        text = f"{path}: stopped; all before line {at} is done, and --from-line {at} goes on there"
-        typer.echo(f"{text}. Lines without an id may come twice from there on, up to 1,000 of them", err=True)
-        raise
+def _place(path: str, told: "SubmitReport") -> str:
+    """Say from which line to go on after a stop from outside. An error says it itself."""
+    at = told.next_line
+    text = f"{path}: all before line {at} is done, and --from-line {at} goes on there"
+    return f"{text}. Lines without an id may come twice from there on, up to 1,000 of them"
 
 
 async def _add_file(
@@ -122,7 +113,8 @@ async def _add_file(
     told = SubmitReport()
     with open_rows(path) as rows:
         async with open_jobs(call) as jobs:
-            with progress("adding") as advance, _place_if_stopped(path, told):
+            call.if_stopped(lambda: _place(path, told))
+            with progress("adding") as advance:
                 await add_rows(
                     jobs.add_many,
                     rows,

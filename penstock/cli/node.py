@@ -1,5 +1,6 @@
 """`penstock up`, `init`, `nodes`, `config`: nodes, and the server that they share."""
 
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from penstock.node.config import Config
     from penstock.node.node import Node
     from streams.connection import Connection
+
+log = logging.getLogger(__name__)
 
 __all__ = ["add_to"]
 
@@ -117,16 +120,20 @@ async def _work(
 
 
 async def _run(config: "Config", seed: Path | None = None) -> None:
+    from actors.runtime.logs import fields
     from penstock.cli.settings import seed_of
     from penstock.cli.welcome import welcome
     from penstock.node.app import run_node
     from penstock.node.logs import is_for_people, set_up_logs
-    from penstock.node.sinks import load_app
+    from penstock.node.sinks import load_app, serves_any
 
     if config.app:
         load_app(config.app)
     levels = seed_of(seed)
     set_up_logs(config.log_level, config.log_form)
+    if config.app and not serves_any(config):
+        why = "nothing in it is declared by @penstock.job, @penstock.batch or the like"
+        log.warning("app.serves_nothing", extra=fields(app=config.app, why=why))
 
     @asynccontextmanager
     async def seeded(connection: "Connection") -> AsyncIterator[None]:
@@ -155,16 +162,14 @@ async def _init(
 ) -> None:
     """Make the streams and buckets on a server, or bring them up to this version."""
     from penstock.cli.settings import seed_of
-    from penstock.node.logs import set_up_logs
-    from penstock.node.session import hub_topology, open_session, topology_of
+    from penstock.node.session import hub_topology, topology_of
     from streams.topology import apply, diff
 
     config = call.config(profile=profile, replicas=replicas)
     if hub and seed is not None:
         raise UsageError("--seed: the hub has no settings; give it to `penstock init` in a zone")
     topology, levels = hub_topology(config) if hub else topology_of(config), seed_of(seed)
-    set_up_logs("error", "text")
-    async with open_session(config) as session:
+    async with call.session(config) as session:
         found = await (
             diff(session.connection, topology) if check else apply(session.connection, topology, adopt=adopt)
         )

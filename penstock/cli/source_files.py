@@ -42,6 +42,8 @@ async def _import(
         from penstock.rows.source_files import form_of, read_rows
 
         found = read_rows(data, form_of(file, form), where=file)
+        if not dry_run:
+            call.if_stopped(lambda: "what was written stays, and the same command again goes on")
         with progress("writing") as advance:
             done = await Records(session).importer.run(
                 found.rows,

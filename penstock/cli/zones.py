@@ -133,6 +133,7 @@ async def _steer(
             say_change(call, view)
             return
         say_plan(call.out, view)
+        call.if_stopped(lambda: f"the shards move on; `penstock routing report --epoch {view.map.epoch}` says how")
         told = await followed(zones, view.map.epoch, DRILL_S)
     write_drill(file, view, told)
     say_report(call.out, told)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from actors.runtime.supervisor import ActorSpec, Run
     from penstock.node.node import Node
 
-__all__ = ["NO_SINK", "load_app", "open_sink_actors", "sink", "stores_of"]
+__all__ = ["NO_SINK", "load_app", "open_sink_actors", "serves_any", "sink", "stores_of"]
 
 NO_SINK = "none"
 _functions: dict[str, OrdersFunction] = {}
@@ -68,6 +68,17 @@ def load_app(module: str) -> None:
     except Exception as error:  # whatever the user's own code does when it is imported
         what = str(error) if isinstance(error, PenstockError) else f"{type(error).__name__}: {error}"
         raise UsageError(f"app {module!r}: {_place_of(error)}{what}") from error
+
+
+def serves_any(config: Config) -> bool:
+    """Return whether a node of this configuration runs anything of what the imported modules declare."""
+    from penstock.sdk.batches import task_handlers
+    from penstock.sdk.flows import flow_handlers
+    from penstock.sdk.jobs import handlers
+    from penstock.sdk.zones import zone_handlers
+
+    sinks = _functions if config.has_role("sink") else {}
+    return any((handlers(), task_handlers(), flow_handlers(), zone_handlers(), sinks))
 
 
 def _place_of(error: BaseException) -> str:

@@ -258,7 +258,10 @@ def _checked_key(task: object) -> str:
     raise UsageError(f"task {task!r}: name it with 1 to 64 of A-Z a-z 0-9 _ -: @penstock.batch('register-products')")
 
 
-def _handler(record: TaskRecord, cls: type, concurrency: int | None) -> TaskHandler:
+def _handler(record: TaskRecord, cls: object, concurrency: int | None) -> TaskHandler:
+    if not isinstance(cls, type):
+        hint = "write a class with `map(self, item)`, or `map_many(self, items)`"
+        raise UsageError(f"task {record.task}: {getattr(cls, '__qualname__', cls)} is no class; {hint}")
     own = cls.__qualname__
     try:
         user: Any = cls()

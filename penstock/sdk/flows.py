@@ -207,7 +207,10 @@ class _Code(NamedTuple):
         )
 
 
-def _code(key: str, cls: type, limits: FlowLimits, rate: float, loads: int) -> _Code:
+def _code(key: str, cls: object, limits: FlowLimits, rate: float, loads: int) -> _Code:
+    if not isinstance(cls, type):
+        hint = "write a class with `split`, `load` and `execute`; see help(penstock.flow)"
+        raise UsageError(f"flow {key}: {getattr(cls, '__qualname__', cls)} is no class; {hint}")
     try:
         user: Any = cls()
     except TypeError as error:

@@ -1,6 +1,7 @@
 """`penstock batch`, as somebody types it: a sheet in, its rows looked at, a sheet out."""
 
 import logging
+import signal
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
@@ -20,6 +21,7 @@ from streams.topology import ensure_consumer
 from tests.support.batch_node import UNSERVED, BatchNode
 from tests.support.batches import LONG_S
 from tests.support.cli import CommandLine
+from tests.support.command import node as process
 from tests.support.moments import a_moment
 
 
@@ -94,6 +96,31 @@ async def test_a_sheet_is_looked_at_before_it_runs(penstock: CommandLine, tmp_pa
     assert (refused.code, "it is a PDF" in refused.err) == (2, True)
     counted = (await penstock("batch", "submit", "--task", "count", "--input", '{"n": 1}', "--check")).ok()
     assert "count has a split of its own" in counted.out
+
+
+async def test_the_nearest_task_is_named(penstock: CommandLine) -> None:
+    for command in (
+        ["submit", "--task", "regster", "--input", "1"],
+        ["task", "regster"],
+        ["task", "regster", "slots=1"],
+    ):
+        refused = await penstock("batch", *command)
+        assert (refused.code, refused.err) == (1, "penstock: no task 'regster'; did you mean register?\n")
+    unlike = await penstock("batch", "task", "zzz")
+    assert (unlike.code, "start the application that serves it" in unlike.err) == (1, True)
+
+
+async def test_ctrl_c_says_that_a_batch_goes_on(penstock: CommandLine, node: BatchNode) -> None:
+    server = ("--nats", node.server.url, "--namespace", penstock.records.namespace.name)
+    (await penstock("batch", "submit", "--task", UNSERVED, "--input", "1", "--id", "cli-stop")).ok()
+    command = ("-m", "penstock", "batch", "show", "cli-stop", "--watch")
+    async with process(*server, command=command) as watching:
+        with anyio.fail_after(60):
+            while not watching.text:
+                await watching.news()
+        assert await watching.end(signal.SIGINT) == 130
+    said = "penstock: stopped; the batch goes on; `penstock batch show cli-stop --watch` follows it"
+    assert watching.text.splitlines()[1:] == [said]
 
 
 async def test_an_input_alone_is_handed_in_and_steered(penstock: CommandLine) -> None:
@@ -216,7 +243,7 @@ async def test_a_tasks_limits_are_shown_and_changed(penstock: CommandLine) -> No
         (("result", "nobody"), 1, "no instance"),
         (("retry", "nobody"), 1, "no instance"),
         (("delete", "nobody"), 1, "no instance"),
-        (("task", "nobody"), 2, "nobody"),
+        (("task", "nobody"), 1, "nobody"),
         (("task", UNSERVED, "item_rate=fast"), 2, "a number is needed"),
         (("task", UNSERVED, "item_rate=inf"), 2, "a number is needed"),
         (("submit", "--task", "count", "--input", "1", "--tenant", "x y.z"), 2, "tenant 'x y.z'"),

@@ -219,6 +219,24 @@ async def test_a_thread_that_the_application_left_keeps_no_process_whose_command
     assert "poller; start them with daemon=True" in refused.err
 
 
+@pytest.mark.parametrize(
+    ("code", "is_warned"),
+    [
+        ("x = 1", True),
+        ("import penstock\n@penstock.sink\nasync def store(orders): ...", True),
+        ("import penstock\n@penstock.job('mail')\nasync def mail(job): ...", False),
+        ("import penstock\npenstock.external_batch('mail', 'nats:penstock.ask.app.mail')", False),
+    ],
+)
+async def test_a_module_of_which_nothing_runs_is_told(tmp_path: Path, code: str, is_warned: bool) -> None:
+    """A process of `penstock work` serves no sink."""
+    (tmp_path / "mails.py").write_text(code)
+    command = ("work", "mails", "--nats", "nats://127.0.0.1:9")
+    missing = await penstock(*command, PENSTOCK_CONNECT_S="0.1", PYTHONPATH=str(tmp_path))
+    assert missing.code == 1
+    assert ('"event":"app.serves_nothing"' in missing.err) == is_warned
+
+
 async def test_a_server_that_is_not_there_is_told_with_its_address() -> None:
     missing = await penstock("up", "--nats", "nats://127.0.0.1:9", PENSTOCK_CONNECT_S="0.5")
     assert missing.code == 1

@@ -62,3 +62,12 @@ def test_a_step_that_yields_is_refused(step: str) -> None:
     cls = type("Yielding", (), {"map": lambda _self, item: item, step: yields})
     with pytest.raises(UsageError, match=f"task yields: Yielding.{step} yields, and nobody takes what it yields"):
         penstock.batch("yields")(cls)
+
+
+def test_a_function_is_no_task() -> None:
+    def label(item: object) -> object:
+        return item
+
+    serve: Any = penstock.batch("label")
+    with pytest.raises(UsageError, match=r"task label: .*label is no class; write a class with `map\(self, item\)`"):
+        serve(label)

@@ -80,8 +80,9 @@ def _without(name: str) -> type:
         (type("Both", (Sound,), {"execute_many": lambda self, contexts, rows: None}), "needs either `execute"),
         (type("Few", (Sound,), {"load": lambda self, ctx: []}), "load\\(ctx, shard, limit\\)"),
         (type("Made", (Sound,), {"__init__": lambda self, dsn: None}), "made without arguments"),
+        (_without, "flow pay: _without is no class; write a class with `split`"),
     ],
 )
-def test_a_class_that_cannot_serve_is_refused(cls: type, why: str) -> None:
+def test_a_class_that_cannot_serve_is_refused(cls: Any, why: str) -> None:
     with pytest.raises(penstock.UsageError, match=why):
         penstock.flow("pay")(cls)
