@@ -19,6 +19,7 @@ from __future__ import annotations
 import logging
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from itertools import islice
 
 from anyio.abc import TaskStatus
 
@@ -222,11 +223,11 @@ class Conductor:
         if not ready:
             return look_ms
         at_work = (each for each in unfinished if each.state != "pending" and not is_too_new(self._members, each))
-        first = admit((*ready, *at_work), task.limits.main_concurrency, self._turns[name])
-        most, next_ms = len(first), now_ms
+        most, next_ms = len(ready), now_ms
         if task.limits.main_rate:
             last_ms = max(self._last_starts_ms.get(name, 0), self._instances.last_start_ms(name))
             most, next_ms = starts(task.limits.main_rate, last_ms, now_ms)
+        first = list(islice(admit((*ready, *at_work), task.limits.main_concurrency, self._turns[name]), most + 1))
         if first[:most]:
             self._last_starts_ms[name] = now_ms  # before the watch reports it
         for each in first[:most]:

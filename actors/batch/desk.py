@@ -309,5 +309,4 @@ def _changed(record: TaskRecord, changes: Mapping[str, object]) -> TaskLimits:
 def _ahead(record: Instance, unfinished: Sequence[Instance], now_ms: int) -> int:
     """Return how many instances of the task begin before this one."""
     there = [each for each in unfinished if is_at_work(each) or may_begin(each, now_ms)]
-    order = admit(there, 0)
-    return order.index(record.instance_id) if record.instance_id in order else 0
+    return next((at for at, each in enumerate(admit(there, 0)) if each == record.instance_id), 0)

@@ -8,7 +8,7 @@ has the whole places of its part. The rest goes round: the next place is for who
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from actors.batch.rules.record import FINAL, Instance
 
@@ -46,8 +46,8 @@ class Turns:
         return made
 
 
-def admit(instances: Iterable[Instance], most: int, turns: Turns | None = None) -> list[str]:
-    """Return the ids of the instances of one task that may begin now, in their order. `most`: how many may be at work
+def admit(instances: Iterable[Instance], most: int, turns: Turns | None = None) -> Iterator[str]:
+    """Yield the ids of the instances of one task that may begin now, in their order. `most`: how many may be at work
     at a time. `0`: no limit. `turns`: what has begun before. Paused ones neither begin nor hold a place, so they block
     nobody. After a resume there may be more than `most` for a while."""
     waiting: list[Instance] = []
@@ -60,7 +60,7 @@ def admit(instances: Iterable[Instance], most: int, turns: Turns | None = None) 
             at_work[each.tenant] += 1
     places = len(waiting) if most <= 0 else min(len(waiting), most - at_work.total())
     if places <= 0:
-        return []
+        return
     rows: defaultdict[tuple[int, int, str], list[Instance]] = defaultdict(list)
     for each in sorted(waiting, key=lambda each: (each.created_ms, each.instance_id), reverse=True):
         rows[-each.priority, each.weight, each.tenant].append(each)
@@ -74,15 +74,13 @@ def admit(instances: Iterable[Instance], most: int, turns: Turns | None = None) 
         oldest = rows[row][-1]
         return urgency, at_work[tenant] >= whole[tenant], turns.of(tenant), oldest.created_ms, oldest.instance_id
 
-    begun: list[str] = []
-    while len(begun) < places:
+    for _ in range(places):
         row = min(rows, key=turn)
         at_work[row[2]] += 1
         turns.take(row[2], row[1])
-        begun.append(rows[row].pop().instance_id)
+        yield rows[row].pop().instance_id
         if not rows[row]:
             del rows[row]
-    return begun
 
 
 def starts(rate: float, last_ms: int, now_ms: int) -> tuple[int, int]:
