@@ -43,7 +43,7 @@ class Delivery:
     may settle what is settled. A delivery that is dropped unsettled keeps its place in the puller for good.
     """
 
-    __slots__ = ("_block", "_facts", "_headers", "_holder", "_reply", "is_settled", "payload", "subject")
+    __slots__ = ("_block", "_facts", "_headers", "_holder", "_reply", "_seq", "is_settled", "payload", "subject")
 
     def __init__(self, holder: Holder, subject: bytes, reply: bytes, payload: bytes, block: bytes | None) -> None:
         self._holder = holder
@@ -51,6 +51,7 @@ class Delivery:
         self._block = block
         self._facts: Facts | None = None
         self._headers: Mapping[str, str] | None = None
+        self._seq = 0
         self.subject = subject.decode("utf-8", "replace")  # the server stores any bytes as a subject
         self.payload = payload
         self.is_settled = False
@@ -79,9 +80,11 @@ class Delivery:
     @property
     def seq(self) -> int:
         """The message's sequence in its stream."""
-        if self._facts is None and len(tokens := self._reply.split(b".")) == 9 and tokens[5].isdigit():
-            return int(tokens[5])  # without reading the rest: a mover needs just this
-        return self.facts.seq
+        if not self._seq:
+            tokens = self._reply.split(b".")
+            is_short = len(tokens) == _SHORT_DOTS + 1 and tokens[5].isdigit()
+            self._seq = int(tokens[5]) if is_short else self.facts.seq  # without reading the rest: a mover needs just this
+        return self._seq
 
     @property
     def delivered(self) -> int:

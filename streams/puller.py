@@ -85,7 +85,8 @@ class Puller:
         self._retired: list[PullInbox] = []
         self._next_number = 0
         self._ready: deque[Delivery] = deque()
-        self._unsettled: set[Delivery] = set()
+        self._unsettled: dict[int, Delivery] = {}
+        """By sequence."""
         self._waiters: deque[tuple[int, asyncio.Future[None]]] = deque()
         self._timers: dict[Callable[..., None], asyncio.TimerHandle] = {}
         self._silent_s = 0.0
@@ -144,12 +145,12 @@ class Puller:
     def ack_all(self, deliveries: Iterable[Delivery]) -> None:
         """Acknowledge those deliveries that are this puller's and not settled, at a fraction of the cost of `ack` for
         each. Raises Disconnected or ConnectionLost, and then settles none of them."""
-        own = self._unsettled.intersection(deliveries)
+        own = [delivery for delivery in deliveries if self._unsettled.get(delivery.seq) is delivery]
         if own:
             self.send(b"".join([delivery.frame(b"") for delivery in own]))
             for delivery in own:
                 delivery.is_settled = True
-            self._unsettled -= own
+                self._unsettled.pop(delivery.seq, None)
             self._ask()
 
     def set_capacity(self, n: int) -> None:
@@ -173,7 +174,7 @@ class Puller:
     @property
     def unsettled(self) -> Collection[Delivery]:
         """Deliveries that are not settled."""
-        return self._unsettled
+        return self._unsettled.values()
 
     @property
     def held(self) -> int:
@@ -194,7 +195,8 @@ class Puller:
         return await self._connection.request(subject, payload, timeout_s=timeout_s)
 
     def settled(self, delivery: Delivery) -> None:
-        self._unsettled.discard(delivery)
+        if self._unsettled.get(delivery.seq) is delivery:
+            del self._unsettled[delivery.seq]
         self._ask()
 
     # ---- asking
@@ -250,17 +252,28 @@ class Puller:
         if is_delivery(reply):
             inbox.count_delivery()
             self._lasts_s = self._expires_s
-            delivery = Delivery(self, subject, reply, payload, block)
-            self._unsettled.add(delivery)
-            if self._keep_alive_s is not None and self._keep_alive not in self._timers:
-                self._keep_later(self._keep_alive_s)
             if self._troubles:
                 self._recovered()
-            self._deliver(delivery)
+            delivery = Delivery(self, subject, reply, payload, block)
+            if self._is_news(delivery):
+                if self._keep_alive_s is not None and self._keep_alive not in self._timers:
+                    self._keep_later(self._keep_alive_s)
+                self._deliver(delivery)
             if not inbox.requested or self._capacity <= FEW:  # else one slow message would block all the free places
                 self._ask()
         elif not inbox.is_retired:
             self._heard_status(inbox, int(subject[len(inbox.prefix) :]), block)
+
+    def _is_news(self, delivery: Delivery) -> bool:
+        """Hold a delivery, unless the message is held already: a new leader hands out once more what its holder still
+        works on. What has the sequence of a message that the server lost is another one."""
+        held = self._unsettled.get(delivery.seq)
+        if held is not None and held.stored_ms == delivery.stored_ms:
+            return False
+        self._unsettled[delivery.seq] = delivery
+        if held is not None:
+            held.forget()
+        return True
 
     def _heard_status(self, inbox: PullInbox, number: int, block: bytes | None) -> None:
         status, text = status_of(block)
@@ -313,7 +326,7 @@ class Puller:
             return
         with suppress(Disconnected, ConnectionLost):
             if self._connection.is_connected:
-                for delivery in self._unsettled:
+                for delivery in self._unsettled.values():
                     self.send(delivery.frame(b"+WPI"))
 
     # ---- handing out

@@ -242,6 +242,30 @@ async def test_a_stop_gives_back_nothing_that_may_be_anothers(jobs: Jobs) -> Non
     assert (found.state, found.seq) == ("ready", added.seq), "it was taken from whoever has it"
 
 
+async def test_what_the_server_hands_out_once_more_to_its_holder_is_not_run_beside_itself(jobs: Jobs, log: Log) -> None:
+    """A new leader of three servers does so with what a handler still works on."""
+    may_end = anyio.Event()
+
+    async def handle(job: Job) -> None:
+        log("begun", job.id)
+        if log.count("begun long") == 1 == len(log.lines):
+            jobs.connection.client.send(job.delivery.frame(b"-NAK"))  # as the new leader takes it
+            await may_end.wait()
+
+    spec = job_consumer(jobs.namespace, TOPIC)
+    async with working(jobs, handler(handle, concurrency=3)):
+        await jobs.add("long")
+        with anyio.fail_after(30):
+            while not (await jobs.connection.api(f"CONSUMER.INFO.{spec.stream}.{spec.name}"))["num_redelivered"]:
+                await a_moment()
+        for job_id in ("2", "3"):
+            await jobs.add(job_id)
+            await until_gone(jobs, job_id)
+        may_end.set()
+        await until_gone(jobs, "long")
+    assert log.lines == ["begun long", "begun 2", "begun 3"]
+
+
 # ---- how much
 
 

@@ -158,10 +158,24 @@ async def test_what_is_kept_alive_is_not_given_to_others(connection: Connection)
 
 async def test_what_is_not_kept_alive_comes_again(connection: Connection) -> None:
     stream = await filled(connection, 1, ack_wait=SECOND_NS // 2)
-    async with Puller(connection, stream, "c", capacity=2) as puller:
+    async with Puller(connection, stream, "c", capacity=1) as puller:
         first = await puller.receive()
-        again = await puller.receive()
+        async with Puller(connection, stream, "c", capacity=1) as other:
+            again = await other.receive()
         assert (again.seq, again.delivered) == (first.seq, 2)
+
+
+async def test_what_is_handed_out_once_more_to_its_holder_does_not_come_twice(connection: Connection) -> None:
+    stream = await filled(connection, 1)
+    async with Puller(connection, stream, "c", capacity=3) as puller:
+        first = await puller.receive()
+        puller.send(first.frame(b"-NAK"))  # as a new leader does by itself
+        while not (await numbers(connection, stream))["num_redelivered"]:
+            await a_moment()
+        await fill(connection, 2)
+        assert [(await puller.receive()).seq for _ in range(2)] == [2, 3]  # there is room for both
+        await first.ack_sync()
+        await until_left(connection, stream, 2)
 
 
 # ---- how much
