@@ -91,6 +91,8 @@ class Puller:
         self._timers: dict[Callable[..., None], asyncio.TimerHandle] = {}
         self._silent_s = 0.0
         self._troubles = 0
+        self.refusals = 0
+        """How often a request was refused so far, or ended before its time, as by a leader that hands over."""
         self._end: StreamError | None = None
 
     async def __aenter__(self) -> Self:
@@ -297,6 +299,7 @@ class Puller:
             facts = {"subject": self._subject, "status": status, "reason": text or "nobody answers"}
             log.warning("puller.troubled", extra={"fields": facts})
         self._troubles += 1
+        self.refusals += 1
         self._on_trouble()
         if self._retry not in self._timers:
             self._timers[self._retry] = self._loop.call_later(RETRY.wait_s(self._troubles), self._retry)

@@ -7,7 +7,9 @@ that the others have replaced.
 
 Acknowledgements are not replied to, and go to nobody while there is no leader. After a silence they are sent again,
 once a leader has replied: those sent before may have come before the leader did, and it would hand the jobs out again.
-That does no harm. One server alone has what was sent when it replies to a ping.
+That does no harm. A leader that hands over in order tells those who wait for jobs. It may have lost what it was sent in
+that moment, though no turn was without a reply, so acknowledgements are sent again then, too. One server alone has what
+was sent when it replies to a ping.
 """
 
 import asyncio
@@ -38,18 +40,21 @@ class Leaders:
         self._store = store
         self._pullers = pullers
         self._are_behind = False
+        self._refusals = 0
 
     async def confirm(self, timeout_s: float) -> None:
         """Return when the leaders have what was sent. Raises a StreamError if that is not known in time."""
         if not self._connection.is_clustered:
             return
-        is_silent, self._are_behind = self._are_behind, True
+        refusals = sum(puller.refusals for puller in self._pullers())
+        may_be_lost = self._are_behind or refusals != self._refusals
+        self._are_behind, self._refusals = True, refusals
         try:
             async with asyncio.timeout(timeout_s):
                 with suppress(StoreFull):  # the leaders' replies have to do: what they are for makes room
                     await self._store(timeout_s)
                 await self._ask(self._subjects(), monotonic_s() + timeout_s)
-                if is_silent:  # only now is it known that they get what is sent
+                if may_be_lost:  # only now is it known that they get what is sent
                     self._restarts.acknowledge_again()
                     await self._ask(self._subjects(), monotonic_s() + timeout_s)
         except TimeoutError:

@@ -3,9 +3,11 @@ account is full."""
 
 import signal
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from actors.jobs.adds import Stored
@@ -18,12 +20,13 @@ from streams.errors import Disconnected, StoreFull
 from streams.frames import Message, publish_frame
 from streams.publisher import Publisher
 from streams.pull_once import PullOnce
+from streams.puller import Puller
 from streams.specs import job_consumer
 from tests.support.job_workers import Log, handler, until_gone, working
 from tests.support.jobs import TOPIC, Jobs, open_jobs
 from tests.support.moments import a_moment
 from tests.support.processes import NATS, cluster, urls_of
-from tests.support.server import leading
+from tests.support.server import BUSY_S, leader_of, leading, once_it_is_led
 
 pytestmark = pytest.mark.asyncio(loop_factories=["asyncio"])  # three servers and an election: once is enough
 
@@ -99,6 +102,34 @@ async def test_a_leader_that_comes_late_in_a_turn_gets_the_acknowledgements(tmp_
                 await leaders.confirm(5.0)
             await leaders.confirm(5.0)
     assert heard == [b"+WPI", b"", b"+WPI"]  # an empty one acknowledges
+
+
+async def test_what_a_leader_was_sent_as_it_handed_over_is_sent_to_the_next(tmp_path: Path) -> None:
+    """It told those who wait for jobs. No turn was without a reply."""
+    async with cluster(tmp_path) as servers, connect(urls_of(servers), name="test") as connection:
+        async with open_jobs(connection) as jobs:
+            await jobs.add("short")
+            spec = job_consumer(jobs.namespace, TOPIC)
+            async with Puller(connection, spec.stream, spec.name, capacity=2) as puller:
+                delivery = await puller.receive()
+                restarts = Restarts(connection, jobs.clock, wait_s=15.0, held=tuple)
+                leaders = Leaders(connection, restarts, store=_stored, pullers=lambda: [puller])
+                await leaders.confirm(5.0)
+                restarts.finished([delivery])  # and its acknowledgement went to nobody
+                delivery.forget()
+                await once_it_is_led(
+                    partial(connection.api, f"CONSUMER.LEADER.STEPDOWN.{spec.stream}.{spec.name}", timeout_s=BUSY_S)
+                )
+                with anyio.fail_after(30):
+                    while not puller.is_troubled:
+                        await anyio.lowlevel.checkpoint()
+                await leader_of(connection, f"CONSUMER.INFO.{spec.stream}.{spec.name}")
+                await leaders.confirm(5.0)
+                await until_gone(jobs, "short", within_s=10)
+
+
+async def _stored(_timeout_s: float) -> None:
+    """Most of the servers are there."""
 
 
 async def test_what_comes_after_the_leaders_were_silent_waits_until_its_other_holder_may_have_ended_it(
