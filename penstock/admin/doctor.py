@@ -30,10 +30,10 @@ from penstock.node.config import Config
 from penstock.node.mail import mail_server
 from penstock.node.session import Session, health_of, monitor_url, open_session, server_folder, topology_of
 from streams.clock import now_ms
-from streams.errors import NoStream, PermissionDenied, Refused, ServerNotStarted, StreamError
+from streams.errors import NoStream, OutcomeUnknown, PermissionDenied, Refused, ServerNotStarted, StreamError
 from streams.server import find_binary
 from streams.store_health import room_at
-from streams.topology import diff
+from streams.topology import diff, is_passing
 
 __all__ = ["examine"]
 
@@ -170,7 +170,10 @@ async def _looks(config: Config, session: Session) -> AsyncIterator[Check]:
 async def _jetstream(_config: Config, session: Session) -> Check:
     try:
         answer = await session.connection.api("INFO")
-    except Refused as error:
+    except (Refused, OutcomeUnknown) as error:
+        if isinstance(error, OutcomeUnknown) or is_passing(error):
+            do = "start the servers of the cluster that are down: nothing is stored while most of them are away"
+            return Check("jetstream", "fail", f"has no leader: {error}", do)
         do = "start nats-server with a `jetstream` block, and enable it for this account"
         return Check("jetstream", "fail", f"is off: {error}", do)
     return Check("jetstream", "ok", f"on; {answer.get('streams', 0)} streams, {answer.get('storage', 0):,} bytes")

@@ -23,7 +23,7 @@ import typer
 
 from penstock.cli.help import Command
 from penstock.cli.output import Output
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, Timeout
 
 if TYPE_CHECKING:
     import asyncio
@@ -186,9 +186,11 @@ def _run(call: CommandCall, body: Callable[[], Awaitable[None]]) -> None:
 def end_with(error: Exception, out: Output) -> NoReturn:
     """Say in one line what went wrong (and as JSON to programs), and end with its exit code."""
     from actors.runtime.rules.setting_values import BadSetting
-    from streams.errors import MalformedSubject, NoStream, StreamError
+    from streams.errors import MalformedSubject, NoStream, OutcomeUnknown, StreamError
 
-    if isinstance(error, PenstockError):
+    if isinstance(error, Timeout | OutcomeUnknown):
+        line, code = f"{error}; `penstock doctor` tells whether the servers are there", 1
+    elif isinstance(error, PenstockError):
         line, code = str(error), error.exit_code
     elif isinstance(error, BadSetting | MalformedSubject):
         line, code = str(error), 2
