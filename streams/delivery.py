@@ -83,7 +83,9 @@ class Delivery:
         if not self._seq:
             tokens = self._reply.split(b".")
             is_short = len(tokens) == _SHORT_DOTS + 1 and tokens[5].isdigit()
-            self._seq = int(tokens[5]) if is_short else self.facts.seq  # without reading the rest: a mover needs just this
+            self._seq = (
+                int(tokens[5]) if is_short else self.facts.seq
+            )  # without reading the rest: a mover needs just this
         return self._seq
 
     @property
