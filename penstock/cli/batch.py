@@ -6,14 +6,14 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from actors.batch.views import Wanted
+from penstock.cli.batch_shown import item_cells, say_look, say_view, task_row, view_row
 from penstock.cli.call import CommandCall, command
 from penstock.cli.help import Group
-from penstock.cli.output import moment
 from penstock.cli.pages import Limit, behind, say_more
 from penstock.cli.person import progress
 from penstock.errors import NotAccepted, UsageError
@@ -21,9 +21,6 @@ from streams.batch_messages import AfterState
 from streams.clock import now_ms
 
 if TYPE_CHECKING:
-    from actors.batch.rules.record import Moment
-    from actors.batch.rules.row_looks import FirstLook
-    from actors.batch.tasks import TaskRecord
     from actors.batch.views import ItemShown, View
     from penstock.api.forms.batch import SubmitOptions
     from penstock.sdk.client_batches import Batches
@@ -31,9 +28,6 @@ if TYPE_CHECKING:
 __all__ = ["add_to"]
 
 ASK_S = 10.0
-LONGEST_CELL = 200
-SHOWN_ROWS, SHOWN_FAULTS, SHOWN_CHARS = 3, 20, 16
-"""Of a first look: rows, rows that would fail, and characters of a cell."""
 Id = Annotated[str, typer.Argument(metavar="ID", help="As `batch submit` gave it.")]
 Items = Annotated[
     list[int] | None, typer.Option("--item", metavar="N", help="Only this item, by its index; may be repeated.")
@@ -147,7 +141,7 @@ async def _submit(
         options["after_state"] = after_state
     async with open_batches(call, task) as batches:
         if is_check:
-            _say_look(call, await batches.check(task, given, file=file or None, **options))
+            say_look(call, await batches.check(task, given, file=file or None, **options))
             return
         call.if_stopped(lambda: "a batch was made only if `penstock batch list` shows it")
         with progress("sending") as sent:
@@ -157,39 +151,6 @@ async def _submit(
             call.out.result(view)
             return
         await _follow(call, batches, view.instance_id)
-
-
-def _say_look(call: CommandCall, look: "FirstLook") -> None:
-    """Show what a task would get of a file. The exit code is 1 if rows would fail."""
-    import msgspec
-
-    first = [(each.row, msgspec.json.decode(each.item)) for each in look.first[:SHOWN_ROWS]]
-    untyped = "not used" if any(each.type for each in (*look.columns, *look.missing)) else "-"
-    rows = [
-        [each.name, each.type or untyped, *(_cell(cells, each.name) for _, cells in first)] for each in look.columns
-    ]
-    if look.columns:
-        call.out.table(["column", "type", *(f"row {number}" for number, _ in first)], rows)
-    for each in look.missing:
-        call.out.say(f"  no column {each.name} ({each.type}), which every row needs")
-    for fault in look.faults[:SHOWN_FAULTS]:
-        call.out.say(f"  row {fault.row}: {fault.reason}")
-    if look.failing > SHOWN_FAULTS:
-        call.out.say(f"  and {look.failing - SHOWN_FAULTS} more rows; --json names the first {len(look.faults)}")
-    if look.note:
-        call.out.say(f"  {look.note}")
-    if look.unchecked:
-        call.out.say(f"  not checked: {look.unchecked}")
-    if look.columns or not look.unchecked:
-        call.out.say(f"{look.failing} of {look.rows} rows would fail before the task's code runs; no batch was made")
-    call.out.result(look)
-    if not look.is_fine:
-        raise typer.Exit(1)
-
-
-def _cell(cells: object, name: str) -> str:
-    text = _short(cells.get(name)) if isinstance(cells, dict) else ""
-    return text if len(text) <= SHOWN_CHARS else f"{text[: SHOWN_CHARS - 1]}…"
 
 
 async def _list(
@@ -205,7 +166,7 @@ async def _list(
         views = await batches.list(task=task, state=state, tenant=tenant, most=most, after=after)
     columns = ["id", "task", "state", "items", "succeeded", "failed", "created"]
     begins = [view.waits if view.state == "pending" and (view.due_ms or view.after) else "" for view in views]
-    rows = [_row(view) for view in views]
+    rows = [view_row(view) for view in views]
     if any(begins):
         columns.append("begins")
         rows = [[*row, each.removeprefix("begins ")] for row, each in zip(rows, begins, strict=True)]
@@ -225,7 +186,7 @@ async def _show(
             await _follow(call, batches, id_)
             return
         view = await batches.show(id_)
-    _say(call, view)
+    say_view(call, view)
     call.out.result(view)
 
 
@@ -247,7 +208,7 @@ async def _items(
             cursor = page.cursor
             if not cursor or len(found) >= most:
                 break
-    rows = [[item.index if item.row is None else item.row, item.status or "-", *_what(item)] for item in found]
+    rows = [[item.index if item.row is None else item.row, item.status or "-", *item_cells(item)] for item in found]
     columns = ["item", "ended", "what", "told"]
     if any(item.row is not None for item in found):
         columns = ["row", "ended", "what", "told"]
@@ -343,7 +304,7 @@ async def _tasks(call: CommandCall, limit: Limit = None, after: Annotated[str, b
         tasks = await batches.tasks(after=after, limit=limit)
     columns = ["task", "application", "version", "instances\nat once", "items\nper s", "items\nat once", "attempts"]
     call.out.table(
-        columns, [_task_row(task) for task in tasks], empty="no tasks; `penstock work MODULE` declares its own"
+        columns, [task_row(task) for task in tasks], empty="no tasks; `penstock work MODULE` declares its own"
     )
     say_more(call.out, tasks, limit, lambda task: task.task)
     call.out.result(tasks)
@@ -397,101 +358,16 @@ async def _follow(call: CommandCall, batches: "Batches", id_: str) -> None:
     call.if_stopped(lambda: f"the batch goes on; `penstock batch show {id_} --watch` follows it")
     with following() as look:
         view = await batches.wait(id_, on_look=look)
-    _say(call, view)
+    say_view(call, view)
     call.out.result(view)
     if view.state != "done":
         raise typer.Exit(1)
-
-
-def _say(call: CommandCall, view: "View") -> None:
-    from penstock.cli.batch_bar import bar_text
-
-    call.out.say(f"{view.instance_id}: {bar_text(view)}")
-    if view.reason:
-        call.out.say(f"  {view.reason}")
-    for reason in view.reasons:
-        call.out.say(f"  {reason}")
-    for name in _files(view):
-        call.out.say(f"  result: {name}; penstock batch result {view.instance_id}")
-    if isinstance(view.result, dict) and "note" in view.result:
-        call.out.say(f"  {view.result['note']}")
-    if (returned := _returned(view)) is not None:
-        call.out.say(f"  returned: {_short(returned)}")
-    if view.is_over and view.counts.failed and view.items:
-        call.out.say(f"  failed rows, to hand in again: penstock batch sheet {view.instance_id} --failed")
-    for told in view.calls:
-        call.out.say(f"  callback {view.callback}: {_call(told)}")
-
-
-def _call(told: "Moment") -> str:
-    """Return what the callback was told, and how far that is: `done, pass 2: given up after 12 tries: …`."""
-    name = told.name.replace("_", " ") + (f", pass {told.pass_no}" if told.pass_no > 1 else "")
-    after = f" after {told.tries} tries" if told.tries > 1 or told.info else ""
-    return f"{name}: {told.state.replace('_', ' ')}{after}" + (f": {told.info}" if told.info else "")
-
-
-def _returned(view: "View") -> object:
-    """Return what the task's own reduce returned, without what is shown anyway. `None`: nothing."""
-    if not isinstance(view.result, dict):
-        return view.result
-    import msgspec
-
-    shown = {
-        "files": view.result.get("files"),
-        "note": view.result.get("note"),
-        "counts": msgspec.to_builtins(view.counts),
-    }
-    return {name: value for name, value in view.result.items() if shown.get(name, _returned) != value} or None
 
 
 def _wanted(status: Wanted, *, is_failed: bool) -> Wanted:
     if is_failed and status != "all":
         raise UsageError(f"--failed and --status {status}: give one of them")
     return "failed" if is_failed else status
-
-
-def _what(item: "ItemShown") -> list[str]:
-    """Return what an item was, of a row its cells alone, and how it ended."""
-    is_row = item.row is not None and isinstance(item.item, list)
-    return [_short(item.item[1] if is_row else item.item), _short(item.info)]
-
-
-def _files(view: "View") -> list[Any]:
-    told = view.result.get("files") if isinstance(view.result, dict) else None
-    return told if isinstance(told, list) else []
-
-
-def _row(view: "View") -> list[object]:
-    items = "-" if view.items is None else view.items
-    counts = view.counts
-    return [
-        view.instance_id,
-        view.task,
-        view.state,
-        items,
-        counts.succeeded,
-        counts.failed + counts.unknown,
-        moment(view.created_ms),
-    ]
-
-
-def _task_row(task: "TaskRecord") -> list[object]:
-    limits = task.limits
-    numbers = (limits.main_concurrency, limits.item_rate, limits.item_concurrency)
-    return [
-        task.task,
-        task.app or "-",
-        task.version or "-",
-        *(f"{each:g}" if each else "-" for each in numbers),
-        task.attempts,
-    ]
-
-
-def _short(value: object) -> str:
-    import msgspec
-
-    text = value if isinstance(value, str) else "" if value is None else msgspec.json.encode(value).decode()
-    return text if len(text) <= LONGEST_CELL else f"{text[: LONGEST_CELL - 1]}…"
 
 
 def _check_file(file: str) -> None:
