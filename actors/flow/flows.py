@@ -7,7 +7,7 @@ take the rows. `<flow>` is a flow's record, `<flow>.round` its progress.
 """
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Annotated
 
 import msgspec
@@ -226,6 +226,11 @@ class Flows:
     def known(self) -> tuple[str, ...]:
         """Return the keys of all flows."""
         return tuple(sorted(key for key, record in self._live.items() if isinstance(record, FlowRecord)))
+
+    def in_flight(self) -> Iterator[tuple[str, int]]:
+        """Yield each flow with its rows in flight, as its last round found them."""
+        for flow in self.known():
+            yield from ((flow, last.in_flight) for last in self.progress(flow).rounds[-1:])
 
     def bound_of(self, flow: str) -> str:
         """Return where a flow may run."""

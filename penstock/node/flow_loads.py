@@ -130,17 +130,13 @@ async def open_flow_loads(node: Node, handlers: FlowHandlers, engine: JobsEngine
 
     def serving(flow: str) -> dict[str, tuple[str, ...]]:
         topic = rows_topic(flow)
-        serving = {name: node_.labels for name, node_ in node.members.live().items() if topic in node_.topics}
+        serving = {name: one.labels for name, one in node.members.live().items() if topic in one.topics}
         return {name: serving[name] for name in node.bounds.among(flows.current(flow).limits.zone, serving)}
 
     def living(flow: str) -> frozenset[str]:
         return frozenset(label for labels in serving(flow).values() for label in labels)
 
-    def in_flight() -> Iterator[tuple[str, int]]:
-        for flow in flows.known():
-            yield from ((flow, last.in_flight) for last in flows.progress(flow).rounds[-1:])
-
-    node.measures.follow_flows(in_flight)
+    node.measures.follow_flows(flows.in_flight)
     handlers.rounds = Rounds(
         connection=node.connection,
         flows=flows,
@@ -154,11 +150,11 @@ async def open_flow_loads(node: Node, handlers: FlowHandlers, engine: JobsEngine
     )
     codes = tuple(handlers.codes.values()) if node.config.has_role("worker") else ()
     check_bound = check_own_queue if node.config.hub else lambda _flow, _bound: None
-    for code in codes:
-        try:
+    try:
+        for code in codes:
             check_bound(code.flow.flow, code.flow.limits.zone)
-        except ValueError as error:
-            raise UsageError(str(error)) from error
+    except ValueError as error:
+        raise UsageError(str(error)) from error
     loader = Loader(
         [code.flow for code in codes],
         connection=node.connection,
@@ -171,12 +167,12 @@ async def open_flow_loads(node: Node, handlers: FlowHandlers, engine: JobsEngine
         zone=node.config.zone,
         bounds=node.bounds,
     )
-    desk_of_flows = FlowDesk(flows, jobs, clock=engine.clock, serving=serving, check_bound=check_bound)
+    desk = FlowDesk(flows, jobs, clock=engine.clock, serving=serving, check_bound=check_bound)
     yield FlowLoads(
         flows=flows,
         jobs=jobs,
         codes=codes,
         loader=loader,
-        desk=desk_of_flows,
-        service=DeskService("flow", desk_of_flows, node.connection, node.stop),
+        desk=desk,
+        service=DeskService("flow", desk, node.connection, node.stop),
     )
