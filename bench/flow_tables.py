@@ -92,8 +92,8 @@ def _database(name: str, folder: Path) -> Iterator[str]:
     """Run a database. Yield its address, empty if it is not installed."""
     if name == "sqlite":
         yield str(folder / "tables.db")
-    elif (programs := find_programs()) is not None:
-        with postgres_server(programs) as server:
+    elif find_programs() is not None:
+        with postgres_server() as server:
             yield server.url
     else:
         yield ""

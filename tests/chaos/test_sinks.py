@@ -11,7 +11,7 @@ import pytest
 from tests.chaos.conftest import Tell
 from tests.support.chaos import Form, World, open_world
 from tests.support.chaos_history import Rows
-from tests.support.postgres import PostgresServer, find_programs, postgres_server
+from tests.support.postgres import PostgresServer, postgres_server
 
 LOCKED_S = 5.3
 """Longer than a sink waits for another process's transaction."""
@@ -19,10 +19,7 @@ LOCKED_S = 5.3
 
 @pytest.fixture
 def postgres() -> Iterator[PostgresServer]:
-    programs = find_programs()
-    if programs is None:
-        pytest.skip("PostgreSQL (initdb, pg_ctl) is not installed")
-    with postgres_server(programs) as server:
+    with postgres_server() as server:
         yield server
 
 

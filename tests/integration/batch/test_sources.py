@@ -27,7 +27,7 @@ from penstock.rows import batch_sources
 from streams.backoff import Backoff
 from streams.connection import Connection
 from tests.support.batches import plant
-from tests.support.postgres import PostgresServer, find_programs, postgres_server
+from tests.support.postgres import PostgresServer, postgres_server
 
 COUNT = 2_500
 
@@ -112,10 +112,7 @@ async def test_a_query_that_is_wrong_is_told(shop_db: Path) -> None:
 
 @pytest.fixture(scope="module")
 def postgres() -> Any:
-    programs = find_programs()
-    if programs is None:
-        pytest.skip("no PostgreSQL is installed")
-    with postgres_server(programs) as running:
+    with postgres_server() as running:
         yield running
 
 

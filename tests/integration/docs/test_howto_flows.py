@@ -9,7 +9,7 @@ from statistics import median
 import pytest
 
 from tests.support.docs import howto
-from tests.support.postgres import find_programs, postgres_server
+from tests.support.postgres import postgres_server
 from tests.support.processes import free_ports
 from tests.support.reader import Reader
 
@@ -39,10 +39,7 @@ async def test_the_page_about_rates_works_as_it_is_typed(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
 async def test_the_page_about_a_prize_pool_works_as_it_is_typed(tmp_path: Path, kind: str) -> None:
-    programs = find_programs()
-    if kind == "postgresql" and programs is None:
-        pytest.skip("PostgreSQL (initdb, pg_ctl) is not installed")
-    with postgres_server(programs) if kind == "postgresql" and programs else nullcontext() as server:
+    with postgres_server() if kind == "postgresql" else nullcontext() as server:
         environment = {"PENSTOCK_HTTP": "off"} if server is None else {"PENSTOCK_HTTP": "off", "POOL": server.url}
         ports = dict(zip(("4222",), free_ports(1), strict=True))
         async with Reader(tmp_path, ports, **environment) as reader:

@@ -1,6 +1,5 @@
 """Orders in a real PostgreSQL: the same guarantees as in SQLite, and its own ways to say no."""
 
-import os
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
@@ -13,17 +12,12 @@ from actors.fetch.stores.postgres import PostgresStore
 from actors.fetch.stores.sql import sql_store
 from actors.fetch.stores.store import OrderRefused, Store, StoreDown
 from tests.support.orders import AT_MS, order
-from tests.support.postgres import PostgresServer, find_programs, postgres_server
+from tests.support.postgres import PostgresServer, postgres_server
 
 
 @pytest.fixture(scope="module")
 def postgres() -> Iterator[PostgresServer]:
-    programs = find_programs()
-    if programs is None:
-        if os.environ.get("CI"):
-            pytest.fail("PostgreSQL is not installed")
-        pytest.skip("PostgreSQL (initdb, pg_ctl) is not installed")
-    with postgres_server(programs) as server:
+    with postgres_server() as server:
         yield server
 
 

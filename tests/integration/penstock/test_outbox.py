@@ -1,7 +1,6 @@
 """Jobs of an outbox are handed over once each, whatever dies in between; on SQLite and on PostgreSQL."""
 
 import json
-import os
 import secrets
 import signal
 import sys
@@ -25,7 +24,7 @@ from streams.subjects import Namespace
 from tests.support.command import penstock, plain_environment
 from tests.support.engine import logging_of
 from tests.support.moments import a_moment
-from tests.support.postgres import PostgresServer, find_programs, postgres_server
+from tests.support.postgres import PostgresServer, postgres_server
 from tests.support.processes import free_ports
 from tests.support.programs import program
 
@@ -51,12 +50,7 @@ async def client(desk: str) -> AsyncIterator[Client]:
 
 @pytest.fixture(scope="module")
 def postgres() -> Iterator[PostgresServer]:
-    programs = find_programs()
-    if programs is None:
-        if os.environ.get("CI"):
-            pytest.fail("PostgreSQL is not installed")
-        pytest.skip("PostgreSQL (initdb, pg_ctl) is not installed")
-    with postgres_server(programs) as server:
+    with postgres_server() as server:
         yield server
 
 

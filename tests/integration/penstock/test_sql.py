@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import os
 import signal
 import sqlite3
 import subprocess
@@ -23,7 +22,7 @@ from psycopg.rows import dict_row
 import penstock
 from penstock.sql import Table
 from tests.support.docs import ROOT
-from tests.support.postgres import PostgresServer, find_programs, postgres_server
+from tests.support.postgres import PostgresServer, postgres_server
 from tests.support.sql_claimer import opened
 
 DRIVERS = ["sqlite3", "psycopg", "psycopg async", "asyncpg"]
@@ -32,12 +31,7 @@ CLAIMED = {"sqlite3": "real"}
 
 @pytest.fixture(scope="module")
 def postgres() -> Iterator[PostgresServer]:
-    programs = find_programs()
-    if programs is None:
-        if os.environ.get("CI"):
-            pytest.fail("PostgreSQL is not installed")
-        pytest.skip("PostgreSQL (initdb, pg_ctl) is not installed")
-    with postgres_server(programs) as server:
+    with postgres_server() as server:
         yield server
 
 
