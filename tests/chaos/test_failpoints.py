@@ -7,11 +7,10 @@ import anyio
 import pytest
 
 from actors.fetch.sources import SourceKey
-from streams.fetch_messages import decode_dead_letter
-from streams.log import read_log
 from tests.chaos.conftest import Tell
 from tests.support.chaos import Form, World, open_world
 from tests.support.chaos_nodes import ChaosNode
+from tests.support.letters import dead_letters
 
 POINTS = ("cut", "offer", "take", "fetch", "publish", "tell", "complete", "ack", "sink.commit", "sink.ack", "sink.bury")
 """Every point there is, in the order in which an order passes them."""
@@ -107,9 +106,7 @@ class Killing:
 
 async def buried(world: World) -> Counter[bytes]:
     """Return the bodies of all dead letters of the sink, with how often each is there."""
-    stream, subject = world.connection.namespace.stream("DEAD"), world.connection.namespace.pattern("dead", ">")
-    letters = [decode_dead_letter(entry.payload) async for entry in read_log(world.connection, stream, subject)]
-    return Counter(bytes(letter.body) for letter in letters)
+    return Counter(bytes(letter.body) for letter in await dead_letters(world.connection))
 
 
 @pytest.mark.timeout(1800)

@@ -21,10 +21,10 @@ from streams.connection import Connection
 from streams.errors import OutcomeUnknown, StreamError
 from streams.frames import Message
 from streams.job_messages import NewJob, body_of
-from streams.log import read_log
 from streams.publisher import Publisher
 from streams.specs import Topology
 from streams.topology import apply
+from tests.support.letters import letter_payloads
 from tests.support.moments import a_moment
 from tests.support.server import topology_for
 
@@ -93,8 +93,7 @@ class Office:
 
     async def dead(self) -> list[Any]:
         """Return the dead letters, as plain values."""
-        stream, pattern = self.namespace.stream("DEAD"), self.namespace.pattern("dead", ">")
-        return [msgspec.json.decode(entry.payload) async for entry in read_log(self.connection, stream, pattern)]
+        return [msgspec.json.decode(payload) for payload in await letter_payloads(self.connection)]
 
 
 def topology_of_desk(connection: Connection, *more: str) -> Topology:

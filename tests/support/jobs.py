@@ -15,13 +15,13 @@ from streams.clock import now_ms
 from streams.connection import Connection
 from streams.delivery import Delivery
 from streams.job_messages import JobRecord, NewJob, OnSame, Priority, body_of
-from streams.log import read_log
 from streams.nonces import fresh_nonce
 from streams.publisher import Publisher
 from streams.pull_once import PullOnce
 from streams.specs import Topology, job_consumer, wanted
 from streams.subjects import Namespace
 from streams.topology import apply, ensure_consumer
+from tests.support.letters import letter_payloads
 from tests.support.server import copies
 
 TOPIC = "mail"
@@ -83,10 +83,21 @@ class Jobs:
         found = await self.store.find(TOPIC, job_id)
         return found.state if found else None
 
+    async def settled(self, how: str, receipts: Any) -> Any:
+        """Settle reservations as `how` says."""
+        match how:
+            case "finish":
+                return await self.store.finish_many(receipts, remember_s=0)
+            case "touch":
+                return await self.store.touch_many(receipts, ttr_ms=600_000)
+            case "release":
+                return await self.store.release_many(receipts, delay_ms=600_000)
+            case _:
+                return await self.store.bury_many(receipts, reason="late")
+
     async def dead(self) -> list[Any]:
         """Return the dead letters, as plain values."""
-        stream, pattern = self.namespace.stream("DEAD"), self.namespace.pattern("dead", ">")
-        return [msgspec.json.decode(entry.payload) async for entry in read_log(self.connection, stream, pattern)]
+        return [msgspec.json.decode(payload) for payload in await letter_payloads(self.connection)]
 
 
 def topology_of_jobs(namespace: Namespace, *, replicas: int = 1) -> Topology:

@@ -27,7 +27,6 @@ from streams.bucket import Bucket
 from streams.clock import monotonic_s, now_ms
 from streams.connection import Connection, connect
 from streams.errors import StreamError
-from streams.fetch_messages import decode_dead_letter
 from streams.job_messages import NewJob
 from streams.log import read_log
 from streams.publisher import Publisher
@@ -38,6 +37,7 @@ from streams.topology import apply
 from tests.support.chaos import Form, eventually
 from tests.support.chaos_nodes import ChaosNode
 from tests.support.jobs_handlers import TOPIC as HANDLED
+from tests.support.letters import dead_letters
 
 HELD = "held"
 DOOMED_EVERY, SUBMITTED_EVERY = 25, 10
@@ -281,9 +281,7 @@ class JobsWorld:
 
     async def letters(self) -> list[str]:
         """Return the ids of the jobs of all dead letters."""
-        stream, subject = self.connection.namespace.stream("DEAD"), self.connection.namespace.pattern("dead", ">")
-        found = [decode_dead_letter(entry.payload) async for entry in read_log(self.connection, stream, subject)]
-        return [letter.id for letter in found]
+        return [letter.id for letter in await dead_letters(self.connection)]
 
     async def verdict(self, scenario: str, form: Form, *, within_s: float = 150.0) -> JobsVerdict:
         """Wait for the end, and judge."""

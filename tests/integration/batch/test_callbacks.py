@@ -24,10 +24,10 @@ from penstock.errors import UsageError
 from streams.backoff import Backoff
 from streams.batch_messages import BatchEvent
 from streams.connection import Connection
-from streams.fetch_messages import DeadLetter, decode_dead_letter
 from streams.log import read_log
 from tests.support.batches import LONG_S, Plant, plant
 from tests.support.callbacks import SECRET, VARIABLE, Receiver, receiver
+from tests.support.letters import dead_letters
 from tests.support.moments import a_moment
 
 SOON = Backoff(retries=2, base_ms=10, cap_ms=20)
@@ -110,11 +110,6 @@ async def events(connection: Connection, instance_id: str) -> list[BatchEvent]:
     return [
         msgspec.json.decode(entry.payload, type=BatchEvent) async for entry in read_log(connection, stream, pattern)
     ]
-
-
-async def dead_letters(connection: Connection) -> list[DeadLetter]:
-    stream, pattern = connection.namespace.stream("DEAD"), connection.namespace.pattern("dead", ">")
-    return [decode_dead_letter(entry.payload) async for entry in read_log(connection, stream, pattern)]
 
 
 async def test_the_first_failure_and_the_end_are_called_and_are_events(

@@ -14,10 +14,9 @@ from actors.fetch.rules.ledger import Ledger, Pass
 from actors.fetch.sources import SourceKey
 from streams.bucket import Bucket
 from streams.connection import Connection
-from streams.fetch_messages import decode_dead_letter
-from streams.log import read_log
 from streams.publisher import Publisher
 from tests.support.engine import Node, add_source, ledger_bucket, ledger_when, put_setting, running_node, stored_orders
+from tests.support.letters import dead_letters
 from tests.support.teashop import KEY, TeaOrder, open_teashop
 
 REST = """
@@ -241,11 +240,7 @@ async def test_orders_that_a_graphql_server_cannot_resolve_cost_no_other_order(
         )
         assert (ledger.holes, ledger.state) == ((), "running")
         stored = {int(order.order_key.removeprefix("gid://")) for order in await stored_orders(connection)}
-        stream, subject = (
-            connection.namespace.stream("DEAD"),
-            connection.namespace.pattern("dead", "fetch", "teaql", "*"),
-        )
-        letters = [decode_dead_letter(entry.payload) async for entry in read_log(connection, stream, subject)]
+        letters = await dead_letters(connection, "fetch", "teaql")
     assert stored == {order.number for order in orders} - shop.unresolved
     assert {letter.reason.partition("says: ")[2] for letter in letters} == {
         f"no customer of {number}" for number in shop.unresolved

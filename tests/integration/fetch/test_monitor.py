@@ -19,16 +19,13 @@ from streams.clock import monotonic_s, now_ms
 from streams.connection import Connection, connect
 from streams.fetch_messages import (
     ConsumerStuck,
-    DeadLetter,
     HoleMade,
     LedgerUnusable,
     SliceFailed,
     SliceOffer,
     WatermarkLag,
-    decode_dead_letter,
     encode,
 )
-from streams.log import read_log
 from streams.publisher import Publisher
 from streams.server import EmbeddedServer
 from streams.specs import fetch_consumer
@@ -43,6 +40,7 @@ from tests.support.engine import (
     put_setting,
     running_node,
 )
+from tests.support.letters import dead_letters
 from tests.support.moments import a_moment
 from tests.support.office import an_office
 from tests.support.proxy import proxy
@@ -75,11 +73,6 @@ async def add_shop(
     await add_source(
         connection, publisher, source, adapter="mall", url=NOWHERE, start_ms=0, ledger=ledger, default=default, **own
     )
-
-
-async def dead_letters(connection: Connection) -> list[DeadLetter]:
-    stream, pattern = connection.namespace.stream("DEAD"), connection.namespace.pattern("dead", ">")
-    return [decode_dead_letter(entry.payload) async for entry in read_log(connection, stream, pattern)]
 
 
 def all_told(ledger: Ledger) -> bool:

@@ -13,8 +13,7 @@ from penstock.admin.dead_letters import Cannot, plan
 from penstock.times import time_text
 from streams.clock import now_ms
 from streams.connection import Connection
-from streams.fetch_messages import DeadLetter, SliceCompleted, SourceParked, dead_payload, decode_dead_letter
-from streams.log import read_log
+from streams.fetch_messages import SliceCompleted, SourceParked, dead_payload
 from streams.publisher import Publisher
 from tests.support.engine import (
     a_mall,
@@ -31,6 +30,7 @@ from tests.support.engine import (
     stored_versions,
     truth_of,
 )
+from tests.support.letters import dead_letters
 from tests.support.server import full, stream_state
 
 SHOP = SourceKey("odd", "s1")
@@ -56,8 +56,7 @@ async def test_unreadable_row_is_a_dead_letter_and_its_neighbours_are_stored(
         ledger = await ledger_when(engine, SHOP, lambda ledger: ledger.watermark_ms > start_ms)
         assert ledger.holes == ()
         assert {order.order_key for order in await stored_orders(connection)} == {"good"}
-        stream, subject = connection.namespace.stream("DEAD"), connection.namespace.pattern("dead", "fetch", "odd", "*")
-        letters = [decode_dead_letter(entry.payload) async for entry in read_log(connection, stream, subject)]
+        letters = await dead_letters(connection, "fetch", "odd")
     assert letters
     assert {json.loads(dead_payload(letter))["id"] for letter in letters} == {"bad"}
     assert all("version" in letter.reason for letter in letters)
@@ -111,8 +110,7 @@ async def test_unreadable_row_has_one_letter_however_often_it_is_listed(
         again = await ledger_when(
             engine, SHOP, lambda ledger: ledger.epoch == 2 and ledger.watermark_ms > start_ms + 20_000
         )
-        stream, subject = connection.namespace.stream("DEAD"), connection.namespace.pattern("dead", "fetch", "odd", "*")
-        letters = [entry async for entry in read_log(connection, stream, subject)]
+        letters = await dead_letters(connection, "fetch", "odd")
     assert again.holes == ()
     assert len(letters) == 1
 
@@ -179,12 +177,12 @@ async def test_a_wrong_declaration_parks_the_source_with_what_the_platform_said_
         assert "s3cret" not in parked.reason
         assert "granted" not in parked.reason
         assert (await logged.first("notice"))["notice"]["kind"] == "parked"
-        assert await dead_rows(connection) == []
+        assert await dead_letters(connection, "fetch", "odd") == []
         await put_setting(connection, publisher, "adapter.odd", adapter_table(name="odd", record=good))
         async with open_ledgers(ledger_bucket(connection, publisher)) as ledgers:
             await ledgers.move(SHOP, lambda ledger: (steering.resume(ledger, now_ms()), None))
         ledger = await ledger_when(engine, SHOP, lambda ledger: ledger.watermark_ms > start_ms + 30_000)
-    assert (ledger.holes, await dead_rows(connection)) == ((), [])
+    assert (ledger.holes, await dead_letters(connection, "fetch", "odd")) == ((), [])
     parked_notices = [each for each in logged.of("notice") if each["notice"]["kind"] == "parked"]
     assert len(heard.of(SourceParked)) == len(parked_notices) == 1
     assert await stored_orders(connection)
@@ -212,7 +210,7 @@ async def test_a_file_that_never_worked_parks_the_source_and_makes_no_hole(
         await add_source(connection, publisher, SHOP, adapter="odd", url=mall.url, start_ms=history_start_ms(mall))
         ledger = await ledger_when(engine, SHOP, lambda ledger: ledger.state == "parked")
         assert (await logged.first("notice"))["notice"]["kind"] == "parked"
-        assert (ledger.holes, await dead_rows(connection)) == ((), [])
+        assert (ledger.holes, await dead_letters(connection, "fetch", "odd")) == ((), [])
     assert told in ledger.reason
     assert "the platform said: " in ledger.reason
     assert len(heard.of(SourceParked)) == len(logged.of("notice")) == 1
@@ -253,11 +251,6 @@ async def test_a_window_that_is_obeyed_is_checked_once(connection: Connection, p
         assert mall.requests <= (ledger.frontier_ms - start_ms) // 5_000 + 12
 
 
-async def dead_rows(connection: Connection) -> list[DeadLetter]:
-    stream, subject = connection.namespace.stream("DEAD"), connection.namespace.pattern("dead", "fetch", "odd", "*")
-    return [decode_dead_letter(entry.payload) async for entry in read_log(connection, stream, subject)]
-
-
 async def test_a_row_with_an_endless_key_costs_itself_alone(connection: Connection, publisher: Publisher) -> None:
     async def answer(request: web.Request) -> web.StreamResponse | None:
         from_ms, to_ms = int(request.query["from"]), int(request.query["to"])
@@ -272,7 +265,7 @@ async def test_a_row_with_an_endless_key_costs_itself_alone(connection: Connecti
         await put_setting(connection, publisher, "adapter.odd", adapter_table(name="odd"))
         await add_source(connection, publisher, SHOP, adapter="odd", url=mall.url, start_ms=start_ms, slice="5s")
         ledger = await ledger_when(engine, SHOP, lambda ledger: ledger.watermark_ms > start_ms + 30_000)
-        (letter,) = await dead_rows(connection)
+        (letter,) = await dead_letters(connection, "fetch", "odd")
         stored = {order.order_key for order in await stored_orders(connection)}
     assert ledger.holes == ()
     assert stored == {f"o{number}" for number in range(99)}

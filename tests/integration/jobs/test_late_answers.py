@@ -55,18 +55,6 @@ async def taken(jobs: Jobs) -> list[JobReservation]:
                 return list(held)
 
 
-async def settled(jobs: Jobs, how: str, receipts: Any) -> Any:
-    match how:
-        case "finish":
-            return await jobs.store.finish_many(receipts, remember_s=0)
-        case "touch":
-            return await jobs.store.touch_many(receipts, ttr_ms=600_000)
-        case "release":
-            return await jobs.store.release_many(receipts, delay_ms=600_000)
-        case _:
-            return await jobs.store.bury_many(receipts, reason="late")
-
-
 @pytest.mark.parametrize("how", ["finish", "touch", "release", "bury"])
 async def test_what_was_settled_while_the_server_stood_still_over_the_ttr_is_not_handed_out_again(
     own_server: EmbeddedServer, how: str
@@ -84,7 +72,7 @@ async def test_what_was_settled_while_the_server_stood_still_over_the_ttr_is_not
                 receipts = [one.receipt for one in held]
 
                 async def settle(receipts: Any = receipts, answers: Any = answers) -> None:
-                    answers += await settled(jobs, how, receipts)
+                    answers += await jobs.settled(how, receipts)
 
                 await clock_reaches(until_ms - 300)
                 await freeze(own_server)

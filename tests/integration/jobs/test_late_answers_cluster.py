@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 import anyio
 import pytest
@@ -106,18 +105,6 @@ async def clock_reaches(at_ms: float) -> None:
         await a_moment()
 
 
-async def settled(jobs: Jobs, how: str, receipts: Any) -> Any:
-    match how:
-        case "finish":
-            return await jobs.store.finish_many(receipts, remember_s=0)
-        case "touch":
-            return await jobs.store.touch_many(receipts, ttr_ms=600_000)
-        case "release":
-            return await jobs.store.release_many(receipts, delay_ms=600_000)
-        case _:
-            return await jobs.store.bury_many(receipts, reason="late")
-
-
 async def test_what_was_settled_while_the_leader_stood_still_over_the_ttr_is_not_ready_again(three: Three) -> None:
     jobs = three.jobs
     with fail_after(300):
@@ -127,7 +114,7 @@ async def test_what_was_settled_while_the_leader_stood_still_over_the_ttr_is_not
                 held = await three.held()
                 until_ms = max(one.receipt.until_ms for one in held)
                 async with three.leader_stands_still(until_ms + 800) as others:
-                    answers = await settled(others, how, [one.receipt for one in held])
+                    answers = await others.settled(how, [one.receipt for one in held])
                 ok = {one.job.id for one, answer in zip(held, answers, strict=True) if isinstance(answer, JobSettled)}
                 ready = {one.id for one in await ready_jobs(jobs.connection)}
                 assert not ok & ready, f"{how}, round {round_}: answered ok, and ready again"
@@ -144,8 +131,8 @@ async def test_a_finish_whose_caller_died_while_the_leader_stood_still_is_not_re
             until_ms = max(receipt.until_ms for receipt in receipts)
             async with three.leader_stands_still(until_ms + 800) as others:
                 with anyio.move_on_after(0.3):
-                    await settled(others, "finish", receipts)
-            answers = await settled(jobs, "finish", receipts)
+                    await others.settled("finish", receipts)
+            answers = await jobs.settled("finish", receipts)
             ok = {one.job.id for one, answer in zip(held, answers, strict=True) if isinstance(answer, JobSettled)}
             ready = {one.id for one in await ready_jobs(jobs.connection)}
             assert not ok & ready, f"round {round_}: answered ok, and ready again"
