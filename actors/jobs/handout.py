@@ -8,7 +8,7 @@ Priorities are lanes with a consumer each. High comes before normal before low, 
 lowest (job_rules.lane_order). A client waits at every lane at once. If two lanes bring a job in the same moment, the
 surplus is given back.
 
-The order is **pull, reserve, ack** (reservations.py). After a crash following the pull, the job comes back with the ack
+The order is **pull, reserve, ack** (reserves.py). After a crash following the pull, the job comes back with the ack
 wait. After a crash following the reserve, it comes back with the TTR.
 """
 
@@ -21,7 +21,7 @@ from typing import NamedTuple
 import anyio
 import anyio.lowlevel
 
-from actors.jobs.reservations import Handed, JobReservation
+from actors.jobs.reserves import Handed, JobReservation
 from actors.jobs.returns import GIVE_BACK_S, Returns
 from actors.jobs.rules.job_rules import lane_order
 from actors.jobs.store import JobStore

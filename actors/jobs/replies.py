@@ -6,7 +6,8 @@ from msgspec import UNSET
 
 from actors.jobs.adds import Clash, Stored
 from actors.jobs.reads import Found
-from actors.jobs.reservations import JobReservation, JobSettled, JobStale
+from actors.jobs.reservations import JobSettled, JobStale
+from actors.jobs.reserves import JobReservation
 from actors.jobs.rules.job_answers import Added, Code, JobReply, Listed, NotAdded, Reserved
 from actors.jobs.rules.job_receipt import JobReceipt
 from streams.errors import OutcomeUnknown, StreamError

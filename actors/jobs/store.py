@@ -1,8 +1,9 @@
 """The operations on jobs in the broker, without any policy: the caller decides which one to apply.
 
 A job is one message of JOBS. Each change is one conditional publish on the job's identity (streams/moves.py), so an id
-exists once, whatever is repeated or lost. The operations stand in adds.py, removals.py, reads.py, reservations.py (jobs
-that a client holds by receipt) and deliveries.py (jobs that a node received). This class gives them one name.
+exists once, whatever is repeated or lost. The operations stand in adds.py, removals.py, reads.py, reserves.py (handing
+jobs out), reservations.py (jobs that a client holds by receipt) and deliveries.py (jobs that a node received). This
+class gives them one name.
 """
 
 from actors.jobs.adds import JobAdds
@@ -10,6 +11,7 @@ from actors.jobs.deliveries import JobDeliveries
 from actors.jobs.reads import JobReads
 from actors.jobs.removals import JobRemovals
 from actors.jobs.reservations import JobReservations
+from actors.jobs.reserves import JobReserves
 from actors.jobs.stream import JobStream
 from streams.clock import Clock
 from streams.connection import Connection
@@ -25,7 +27,7 @@ class JobStore:
         self._reads = reads = JobReads(jobs)
         self.store_mark = jobs.store_mark
         adds, removals, deliveries = JobAdds(jobs, reads), JobRemovals(jobs, reads), JobDeliveries(jobs)
-        held = JobReservations(jobs, reads, deliveries)
+        reserves, held = JobReserves(jobs, deliveries), JobReservations(jobs, reads, deliveries)
 
         self.add_many = adds.add_many
         self.start_add = adds.start
@@ -45,9 +47,9 @@ class JobStore:
         self.ready_since_ms = reads.ready_since_ms
         self.list_jobs = reads.list_jobs
 
-        self.reserve_many = held.reserve_many
-        self.by_delivery = held.by_delivery
-        self.write_down = held.write_down
+        self.reserve_many = reserves.reserve_many
+        self.by_delivery = reserves.by_delivery
+        self.write_down = reserves.write_down
         self.finish_delivered = held.finish_delivered
         self.finish_many = held.finish_many
         self.finish_named = held.finish_named

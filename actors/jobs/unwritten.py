@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Sequence
 import anyio
 
 from actors.jobs.replies import answer_of
-from actors.jobs.reservations import JobReservation
+from actors.jobs.reserves import JobReservation
 from actors.jobs.rules.job_answers import JobReply
 from actors.jobs.rules.job_receipt import JobReceipt, read_receipt
 from actors.jobs.rules.job_rules import STALE_AFTER_MS

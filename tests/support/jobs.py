@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from actors.jobs.adds import Stored
-from actors.jobs.reservations import Handed, JobReservation
+from actors.jobs.reserves import Handed, JobReservation
 from actors.jobs.rules.job_rules import make_job
 from actors.jobs.rules.topic_settings import TopicSettings
 from actors.jobs.store import JobStore

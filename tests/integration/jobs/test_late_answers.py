@@ -9,7 +9,8 @@ import pytest
 from anyio import fail_after
 from msgspec.structs import replace
 
-from actors.jobs.reservations import JobReservation, JobSettled, JobStale
+from actors.jobs.reservations import JobSettled, JobStale
+from actors.jobs.reserves import JobReservation
 from actors.jobs.rules.job_rules import BACKSTOP_MS, RESERVED_SLACK_MS
 from actors.jobs.worker.job import Job as Running
 from streams.clock import now_ms

@@ -14,7 +14,8 @@ import pytest
 from anyio import fail_after
 
 from actors.jobs.copies import Copies
-from actors.jobs.reservations import JobReservation, JobSettled
+from actors.jobs.reservations import JobSettled
+from actors.jobs.reserves import JobReservation
 from actors.jobs.rules.job_rules import BACKSTOP_MS
 from actors.jobs.worker.job import Job
 from streams.clock import now_ms
