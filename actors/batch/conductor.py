@@ -218,7 +218,7 @@ class Conductor:
         waiting = [each for each in unfinished if each.state == "pending"]
         if not waiting:
             return None
-        ready = [each for each in waiting if may_begin(each, now_ms)]
+        ready = {each.instance_id: each for each in waiting if may_begin(each, now_ms)}
         look_ms = min(look_at_ms(each, now_ms) for each in waiting)
         if not ready:
             return look_ms
@@ -227,12 +227,13 @@ class Conductor:
         if task.limits.main_rate:
             last_ms = max(self._last_starts_ms.get(name, 0), self._instances.last_start_ms(name))
             most, next_ms = starts(task.limits.main_rate, last_ms, now_ms)
-        first = list(islice(admit((*ready, *at_work), task.limits.main_concurrency, self._turns[name]), most + 1))
+        in_order = admit((*ready.values(), *at_work), task.limits.main_concurrency, self._turns[name])
+        first = list(islice(in_order, most + 1))
         if first[:most]:
             self._last_starts_ms[name] = now_ms  # before the watch reports it
         for each in first[:most]:
             try:
-                begun = await self._instances.move(each, lambda record: moves.start(record, now_ms))
+                begun = await self._instances.move_own(ready[each], lambda record: moves.start(record, now_ms))
                 self._turns[name].take(begun.tenant, begun.weight)
             except (UnknownInstance, MalformedMessage) as error:  # the watch reports it too
                 self._tending.failures.tell(each, error)

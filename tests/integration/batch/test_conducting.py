@@ -15,9 +15,10 @@ from msgspec import Raw
 
 import penstock
 from actors.batch.conductor import Conductor
+from actors.batch.instances import Instances
 from actors.batch.items import BatchItems
 from actors.batch.rules.record import Instance, Seal, beat_key
-from actors.batch.tasks import TaskRecord
+from actors.batch.tasks import TaskLimits, TaskRecord
 from actors.runtime.membership import Members, NodeRecord
 from actors.runtime.rules.placement import owner
 from streams.backlog import consumers_pending
@@ -170,6 +171,36 @@ async def test_a_tasks_instances_are_let_in_by_one_node_alone(connection: Connec
         assert (await node.record(looked_at)).state == "pending"
         its_life.cancel()
         await node.until(looked_at, "splitting")
+
+
+async def test_a_begin_that_comes_late_is_none_of_a_later_batch_of_the_id(
+    connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first one is deleted after its turn came. The later one is of a task that runs as many as it may."""
+    move, is_late, is_over = Instances.move, anyio.Event(), anyio.Event()
+    first = Instance(instance_id="mine", task="quick", created_ms=1)
+    later = Instance(instance_id="mine", task="full", created_ms=2)
+
+    async def late(instances: Instances, instance_id: str, change: Callable[[Instance], Instance]) -> Instance:
+        if instance_id != "mine" or is_late.is_set():
+            return await move(instances, instance_id, change)
+        is_late.set()
+        await instances.remove(first)
+        await instances.create(later)
+        try:
+            return await move(instances, instance_id, change)
+        finally:
+            is_over.set()
+
+    monkeypatch.setattr(Instances, "move", late)
+    async with plant(connection, [], roles=CONDUCTOR) as node:
+        for task in ("quick", "full"):
+            await node.engine.tasks.declare(TaskRecord(task=task, limits=TaskLimits(main_concurrency=1)))
+        await node.engine.instances.create(Instance(instance_id="busy", task="full", created_ms=0, state="splitting"))
+        await node.engine.instances.create(first)
+        with anyio.fail_after(LONG_S):
+            await is_over.wait()
+        assert (await node.record("mine")).state == "pending"
 
 
 async def test_an_instance_is_left_to_the_node_that_tends_it_now(
