@@ -7,7 +7,7 @@ just as many. A larger answer shows that smaller ones were whole. So does a tota
 
 Such a total may be cut as well: some platforms count, and list on all pages together, at most 1,000 orders of a window.
 So the largest total so far, if it may be a limit, is checked by those of two halves (`TotalCheck`). If they count more,
-the window is cut."""
+the window is cut. Where there is no total, a list that ends at such a number is read again in halves (`Suspect`)."""
 
 from __future__ import annotations
 
@@ -44,12 +44,33 @@ ENOUGH = PageSize(LARGEST)
 def may_be_limit(count: int) -> bool:
     """Return whether a count is a number that people choose as a limit, such as 1,000, 250, 4,096 or 9,999. All others
     need no check."""
-    return count % 10 == 0 or count % 25 == 0 or count & (count - 1) == 0 or (count + 1) % 100 == 0
+    is_power = count & (count - 1) == 0 or count & (count + 1) == 0
+    return count % 10 == 0 or count % 25 == 0 or is_power or count % 100 in (1, 99)
+
+
+def wants_halves(known: PageSize, count: int) -> bool:
+    """Return whether a count of all pages together may be the most that the platform finds. One that is no round number
+    may, if the largest of another window was the same."""
+    return known.wants(count) and (may_be_limit(count) or count == known.rows)
 
 
 def of_totals(list_name: str) -> str:
     """Return the name under which the largest total of a list is known, beside the largest answer."""
     return f"{list_name} (total)"
+
+
+def of_lists(list_name: str) -> str:
+    """Return the name under which the largest list without a total is known."""
+    return f"{list_name} (list)"
+
+
+class Suspect(NamedTuple):
+    """A list of so many `orders` without a total, read again in halves, as these may be all that the platform lists.
+    `known`: how many orders the reading had then. `end_ms`: where the window ends."""
+
+    end_ms: int
+    orders: int
+    known: int
 
 
 def is_enough(page: Page, rules: PageRules) -> bool:

@@ -86,6 +86,8 @@ class Part:
         self._known = 0
         self._in_vain = 0
         self._repeats = 0
+        self.has_repeated = False
+        """A page listed nothing but what the part had listed before: it may stand in place of another."""
         self._is_unsorted = False
         self._left: list[int] = []
         self.first_total: int | None = None
@@ -120,6 +122,7 @@ class Part:
         self.keys.update(row.key if row.key is not None else f"\0{row.body!r}" for row in page.bad)
         if page.rows or page.bad:
             self._repeats = self._repeats + 1 if len(self.keys) == known else 0
+            self.has_repeated = self.has_repeated or self._repeats > 0
         self._check_total(len(page.rows) + len(page.bad), total, len(self.keys) - known)
 
     def _check_total(self, listed: int, total: int | None, new: int) -> None:
@@ -271,7 +274,7 @@ def decide(
         return "more"
     if part.first_total is None:
         is_short = page.has_more or (rules.numbered and is_cut_off(page, rules))
-        if is_short:
+        if is_short or part.has_repeated:
             return _mend(part, rules, can_split)
         return "done" if _is_end(part, page, rules) else "unproven"
     if is_counted and rules.has_live_total and total is not None:

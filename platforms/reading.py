@@ -48,12 +48,15 @@ from platforms.page_check import (
     ENOUGH,
     PageCheck,
     PageSize,
+    Suspect,
     TotalCheck,
     halves,
     is_enough,
     may_be_limit,
+    of_lists,
     of_totals,
     wants_check,
+    wants_halves,
 )
 from platforms.parts import (
     MOST_AT_ONCE,
@@ -169,6 +172,7 @@ class Reading:
         self._page_sizes, self._name = page_sizes, list_name
         self._page_check: PageCheck | None = None
         self._total_check: TotalCheck | None = None
+        self._suspects: list[Suspect] = []
         self.obeys: bool | None = None
 
     @property
@@ -262,6 +266,10 @@ class Reading:
         else:
             can_split = self._can_split(part.window)
             step = decide(part, page, total, self._rules, can_split=can_split, at_once=self._at_once)
+            if self._may_be_cut(part, step):
+                known = len(self._versions.keys() | {row.key for row in rows})
+                self._suspects.append(Suspect(part.window.end_ms, len(part.keys), known))
+                step = "split"
             self._move(part, step, page, total)
             if step in ("at once", "more"):
                 self._begin_total_check(part, page, total)
@@ -270,7 +278,9 @@ class Reading:
         self._read_again(again)
         while self._todo and self._todo[-1].is_searched:
             self._end_search(self._todo[-1])
-        return self._fresh(rows)
+        fresh = self._fresh(rows)
+        self._end_suspects()
+        return fresh
 
     def _read_again(self, listed: Sequence[ListedBefore]) -> None:
         if listed:
@@ -380,10 +390,34 @@ class Reading:
         """Check the total of a first answer next if it may be the most that the platform counts."""
         if self._page_sizes is None or total is None or part.pages > 1 or not self._can_split(part.window):
             return
-        if not may_be_limit(total):
-            return
-        if self._page_sizes.get(of_totals(self._name), PageSize()).wants(total):
+        name = of_totals(self._name)
+        known = self._page_sizes.get(name, PageSize())
+        if wants_halves(known, total):
             self._total_check = TotalCheck(part.window, self._bounds, page, total)
+        elif total > known.rows:
+            self._page_sizes[name] = PageSize(total)
+
+    def _may_be_cut(self, part: Part, step: Step) -> bool:
+        """Return whether a list of several pages without a total ends where the platform may list no more."""
+        count = len(part.keys)
+        is_end = step in ("done", "unproven") and part.first_total is None and part.pages > 1 and not part.is_numbered
+        if not is_end or self._page_sizes is None or not self._can_split(part.window):
+            return False
+        name = of_lists(self._name)
+        known = self._page_sizes.get(name, PageSize())
+        if wants_halves(known, count):
+            return True
+        self._page_sizes[name] = max(known, PageSize(count))
+        return False
+
+    def _end_suspects(self) -> None:
+        """Judge the lists whose halves have been read: if those listed no other orders, the list was whole."""
+        while self._suspects and (not self._todo or self._todo[-1].window.start_ms >= self._suspects[-1].end_ms):
+            suspect = self._suspects.pop()
+            if self._page_sizes is not None and len(self._versions) == suspect.known:
+                name = of_lists(self._name)
+                known = self._page_sizes.get(name, PageSize())
+                self._page_sizes[name] = max(known, known.checked(suspect.orders))
 
     def _judge_total(self, check: TotalCheck, page: Page) -> None:
         assert self._page_sizes is not None

@@ -428,6 +428,29 @@ def test_a_total_of_100_with_99_rows_ends_unproven_with_all_99() -> None:
     assert reading.result.requests < 30
 
 
+@pytest.mark.parametrize("end_is_proof", [True, False], ids=["proof", "no proof"])
+def test_a_page_that_comes_again_in_place_of_the_next_is_no_end(end_is_proof: bool) -> None:
+    """Tokens hold a place, and a cache or a slow index answers one of them with the page before."""
+
+    class Repeating(ModelPlatform):
+        answers = 0
+        before = Page([])
+
+        def answer(self, ask: Ask) -> Page:
+            self.answers += 1
+            page = super().answer(ask)
+            self.before.next, shown = page.next, self.before if self.answers == 3 else page
+            self.before = page
+            return shown
+
+    declared = declaration("token", size=3, has_total=False)
+    pages = replace(declared.pages, has_next=True, has_end=True, end_is_proof=end_is_proof)
+    _, rows = read(
+        Repeating(orders_at(*range(10)), size=3, paging="keyset", has_total=False), replace(declared, pages=pages)
+    )
+    assert len(rows) == 10
+
+
 class PageCounting(ModelPlatform):
     """Its total counts the orders of one answer."""
 

@@ -19,6 +19,7 @@ from tests.unit.platforms.listing_model import Listed, ModelPlatform, declaratio
 SIZE = 10
 WINDOW = Window(0, 100_000)
 TOTALS = " (total)"
+LISTS = " (list)"
 
 
 class CappedSearch(ModelPlatform):
@@ -171,11 +172,76 @@ def test_an_answer_that_names_no_next_page_and_was_cut_is_found_out() -> None:
 def test_a_total_that_nobody_chooses_as_a_limit_is_not_checked() -> None:
     platform, known = CappedSearch(orders(93), 1_000), dict[str, PageSize]()
     read(platform, known)
-    assert (platform.requests, TOTALS in known) == (10, False)
+    assert (platform.requests, known[TOTALS]) == (10, (93, 0))
+
+
+@pytest.mark.parametrize("has_tokens", [False, True], ids=["numbers", "tokens"])
+def test_a_limit_that_is_not_round_is_found_out_when_it_comes_again(has_tokens: bool) -> None:
+    platform, known = CappedSearch(orders(450), 93, has_tokens=has_tokens), dict[str, PageSize]()
+    assert len(read(platform, known)[0]) == 93, "nobody can know"
+    found, reading = read(platform, known)
+    assert (len(found), reading.result.is_proven, known[TOTALS].rows) == (450, True, 93)
+    assert len(read(platform, known)[0]) == 450
+
+
+class CappedList(CappedSearch):
+    """Has no total. `ends`: whether the last page says so."""
+
+    def answer(self, ask: Ask) -> Page:
+        page = super().answer(ask)
+        page.total = None
+        return page
+
+
+def read_list(platform: CappedList, known: dict[str, PageSize], window: Window = WINDOW) -> tuple[set[str], Reading]:
+    platform.requests = 0
+    declared = declaration("token", size=SIZE, has_total=False)
+    pages = replace(declared.pages, has_next=True, has_end=True, end_is_proof=True)
+    reading, found = Reading(replace(declared, pages=pages), window, page_sizes=known), set[str]()
+    while (ask := reading.next()) is not None:
+        found |= {row.key for row in reading.feed(platform.answer(ask))}
+    return found, reading
+
+
+def test_a_list_without_a_total_that_ends_at_a_limit_is_read_in_halves() -> None:
+    platform, known = CappedList(orders(450), 100, has_tokens=True), dict[str, PageSize]()
+    for _ in range(3):
+        found, reading = read_list(platform, known)
+        assert len(found) == 450
+        assert reading.result.is_proven
+
+
+def test_a_list_without_a_total_that_ends_at_a_number_that_may_be_a_limit_is_read_again_twice() -> None:
+    platform, known = CappedList(orders(100), 1_000, has_tokens=True), dict[str, PageSize]()
+    counts = []
+    for _ in range(4):
+        found, _reading = read_list(platform, known)
+        assert len(found) == 100
+        counts.append(platform.requests)
+    assert counts[0] > counts[2] == counts[3] == 11
+
+
+def test_a_larger_list_shows_that_a_smaller_one_was_whole() -> None:
+    known = dict[str, PageSize]()
+    for count, requests in ((123, 13), (100, 11), (97, 10)):
+        platform = CappedList(orders(count), 1_000, has_tokens=True)
+        assert len(read_list(platform, known)[0]) == count
+        assert platform.requests == requests
+
+
+@given(st.integers(0, 300), st.sampled_from([50, 90, 99, 100, 125, 200]), st.integers(1, 12))
+def test_windows_that_grow_hide_no_order_of_a_list_without_a_total(count: int, cap: int, slices: int) -> None:
+    listed, known = orders(count), dict[str, PageSize]()
+    for number in range(slices):
+        window = Window(0, 100_000 * (number + 1) // slices)
+        there = {each.key for each in listed if each.modified_ms < window.end_ms}
+        found, _ = read_list(CappedList(listed, cap, has_tokens=True), known, window)
+        assert found == there or (len(there) > cap and known[LISTS] == (cap, 2))
 
 
 @pytest.mark.parametrize(
-    ("count", "may_be"), [(1_000, True), (250, True), (4_096, True), (9_999, True), (1_203, False)]
+    ("count", "may_be"),
+    [(1_000, True), (250, True), (4_096, True), (9_999, True), (10_001, True), (65_535, True), (1_203, False)],
 )
 def test_limits_are_round_numbers(count: int, may_be: bool) -> None:
     assert may_be_limit(count) == may_be
