@@ -7,7 +7,7 @@ reading without a break. State: in memory, some readings, for some minutes. Anot
 
 from __future__ import annotations
 
-from actors.fetch.fetcher.decisions import Failed, Hopeless, Outcome, ReadSlice, TimedOut, TooWide
+from actors.fetch.fetcher.decisions import Failed, Hopeless, Missed, Outcome, ReadSlice, TimedOut, TooWide
 from actors.fetch.fetcher.rows import NewContents, NewVersions
 from actors.fetch.rules.ledger import OpenSlice
 from actors.fetch.sources import SourceKey, SourceRecord
@@ -71,7 +71,7 @@ class UnfinishedReading:
 
     def ended(self, held: OpenSlice, outcome: Outcome) -> Outcome:
         """Return what an attempt at `held` that ended so comes to. One that moved goes on. A refusal that a later
-        attempt meets may be for a page's token that has expired, so the next attempt begins anew."""
+        attempt meets may be for a page's token that has expired. So may be silence. The next attempt begins anew."""
         match outcome:
             case TimedOut(is_missed=False) | TooWide() if self.has_moved and (self.attempts or held.anew < MOST_ANEW):
                 reason = f"{outcome.reason}; the next attempt goes on from there"
@@ -79,8 +79,20 @@ class UnfinishedReading:
             case Hopeless(reason=reason) if self.attempts:
                 self.is_void = True
                 return Failed(f"{reason}, in a reading of several attempts; the next one begins anew")
+            case Failed() | Missed() | TimedOut(is_missed=True) if self._is_stuck:
+                self.is_void = True
+                return outcome
             case _:
                 return outcome
+
+    @property
+    def _is_stuck(self) -> bool:
+        """Return whether a whole attempt got no answer under the name of a next page. Names die, and some platforms
+        answer to a dead one as if they were down. Another reading gets other names."""
+        if self.is_void or not self.attempts or self.reading.requests > self.requests_before:
+            return False
+        ask = self.reading.next()
+        return ask is not None and isinstance(ask.page, str)
 
     def done_until_ms(self, step_ms: int) -> int:
         """Return the time before which all was read and stored, on a whole step. 0: nobody knows."""

@@ -8,6 +8,7 @@ from actors.fetch.fetcher.decisions import (
     Ended,
     Failed,
     Hopeless,
+    Missed,
     Offered,
     Outcome,
     ReadSlice,
@@ -99,3 +100,15 @@ def test_a_reading_of_another_account_is_not_gone_on_with() -> None:
     move(progress, 1)
     kept.keep(WORK, progress, 0)
     assert kept.take(WORK, SourceRecord("own", {"shop": "s2"}), ADAPTER, WINDOW, 1) is None
+
+
+@pytest.mark.parametrize("outcome", [Failed("HTTP 200"), Missed("HTTP 500"), TimedOut("60 s", is_missed=True)])
+def test_an_attempt_that_got_nothing_under_the_name_of_a_page_is_the_last_one_with_it(outcome: Outcome) -> None:
+    progress, kept = begun(), UnfinishedReadings()
+    assert progress.ended(PIECE, outcome) == outcome
+    move(progress, 1)
+    assert progress.ended(PIECE, outcome) == outcome
+    assert not resumed(progress).is_void
+    assert progress.ended(PIECE, outcome) == outcome
+    kept.keep(WORK, progress, 2)
+    assert kept.take(WORK, RECORD, ADAPTER, WINDOW, 3) is None
