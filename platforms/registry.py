@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from importlib.resources import files
 
@@ -22,14 +22,25 @@ def adapter_names() -> list[str]:
     return sorted({*_IN_PYTHON, *_files()})
 
 
+class NoSuchAdapter(BadDeclaration):
+    """No adapter has this name. `others`: names of adapters that are not built in."""
+
+    def __init__(self, name: str, others: Iterable[str] = ()) -> None:
+        name = name[:64]
+        super().__init__("adapter", f"there is no adapter {name!r}{nearest(name, {*adapter_names(), *others})}")
+
+    def __str__(self) -> str:
+        return self.problem
+
+
 @cache
 def adapter_named(name: str) -> Adapter:
-    """Return a built-in adapter. BadDeclaration, with the nearest name, when there is none."""
+    """Return a built-in adapter. NoSuchAdapter, with the nearest name, when there is none."""
     if name in _IN_PYTHON:
         return _IN_PYTHON[name]()
     found = _files()
     if name not in found:
-        raise BadDeclaration("adapter", f"there is no adapter {name!r}{nearest(name, adapter_names())}")
+        raise NoSuchAdapter(name)
     return declare_toml(found[name])
 
 

@@ -14,7 +14,7 @@ from actors.fetch.ledgers import BrokenLedger, read_ledger
 from actors.fetch.rules.ledger import Ledger
 from actors.fetch.sources import SourceKey, SourceRecord, source_of
 from platforms.adapter import Adapter
-from platforms.registry import make_adapter
+from platforms.registry import NoSuchAdapter, adapter_names, make_adapter
 from streams.bucket import Bucket
 from streams.entries import Entry
 from streams.subjects import check_token
@@ -63,8 +63,10 @@ async def stored_ledgers(
 
 async def stored_adapter(settings: Bucket[bytes], name: str) -> Adapter:
     """Return an adapter by name: a stored one, else a built-in one. Raises BadDeclaration, MalformedSubject, and
-    msgspec.DecodeError."""
+    msgspec.DecodeError. NoSuchAdapter names the nearest of both kinds."""
     entry = await settings.get(f"adapter.{check_token('adapter', name)}")
+    if entry is None and name not in adapter_names():
+        raise NoSuchAdapter(name, [key.removeprefix("adapter.") for key in await settings.keys("adapter.>")])
     return make_adapter(name if entry is None else msgspec.json.decode(entry.value, type=dict[str, object]))
 
 

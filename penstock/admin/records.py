@@ -27,6 +27,7 @@ from penstock.node.session import Session
 from penstock.node.source_doors import open_source_desk
 from platforms.adapter import Adapter
 from platforms.errors import BadDeclaration
+from platforms.registry import NoSuchAdapter
 from streams.bucket import Bucket
 from streams.clock import SYSTEM, Clock
 from streams.errors import MalformedSubject
@@ -112,6 +113,8 @@ class Records:
         """Return an adapter by name: a stored one, else a built-in one. Raises UsageError with the nearest name."""
         try:
             return await stored_adapter(self.settings, name)
+        except NoSuchAdapter as error:
+            raise UsageError(str(error)) from error
         except (BadDeclaration, MalformedSubject, msgspec.DecodeError) as error:
             raise UsageError(f"adapter {name[:64]!r}: {error}") from error
 

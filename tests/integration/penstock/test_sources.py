@@ -161,6 +161,19 @@ async def test_an_adapter_file_is_stored_once_and_replaced_only_on_purpose(cli: 
     assert msgspec.json.decode(stored.value)["request"]["path"] == "/v2/orders"
 
 
+async def test_the_nearest_adapter_is_named_a_stored_one_too(cli: CommandLine, tmp_path: Path) -> None:
+    (tmp_path / "acme.toml").write_text(ACME)
+    added = ("sources", "add", "acme/s1", *ACCOUNT, "--untried", "--adapter")
+    (await cli(*added, str(tmp_path / "acme.toml"))).ok()
+    for wrong, near in (("mal", "mall"), ("acmee", "acme")):
+        refused = await cli("sources", "add", "other/s1", *ACCOUNT, "--adapter", wrong)
+        said = f"penstock: there is no adapter '{wrong}' (did you mean '{near}'?)\n"
+        assert (refused.code, refused.err) == (2, said)
+    (tmp_path / "shops.csv").write_text("source,adapter,account.shop\nacme/s2,acmee,s2\n")
+    row = (await cli("sources", "import", str(tmp_path / "shops.csv"))).out
+    assert "row 1: adapter: there is no adapter 'acmee' (did you mean 'acme'?)\n" in row
+
+
 async def test_an_adapter_that_does_not_fit_its_other_sources_is_not_stored(cli: CommandLine, tmp_path: Path) -> None:
     file, other = tmp_path / "acme.toml", tmp_path / "other.toml"
     file.write_text(ACME)
