@@ -77,10 +77,7 @@ async def open_batches(call: CommandCall, task: str = "") -> "AsyncIterator[Batc
             if (refused.code, refused.field) != ("not_found", "task"):
                 raise
             near = get_close_matches(task[:64], [each.task for each in await batches.tasks()], n=1)
-            if not near:
-                raise
-            text = f"no task {task!r}; did you mean {near[0]}?"
-            raise NotAccepted(text, code=refused.code, field=refused.field) from refused
+            raise UsageError(f"no task {task!r}; did you mean {near[0]}?" if near else str(refused)) from refused
 
 
 async def _submit(

@@ -105,9 +105,9 @@ async def test_the_nearest_task_is_named(penstock: CommandLine) -> None:
         ["task", "regster", "slots=1"],
     ):
         refused = await penstock("batch", *command)
-        assert (refused.code, refused.err) == (1, "penstock: no task 'regster'; did you mean register?\n")
+        assert (refused.code, refused.err) == (2, "penstock: no task 'regster'; did you mean register?\n")
     unlike = await penstock("batch", "task", "zzz")
-    assert (unlike.code, "start the application that serves it" in unlike.err) == (1, True)
+    assert (unlike.code, "start the application that serves it" in unlike.err) == (2, True)
 
 
 async def test_ctrl_c_says_that_a_batch_goes_on(penstock: CommandLine, node: BatchNode) -> None:
@@ -232,7 +232,7 @@ async def test_a_tasks_limits_are_shown_and_changed(penstock: CommandLine) -> No
         (("submit",), 2, "--task"),
         (("submit", "--task", "register"), 2, "give a FILE, or --input"),
         (("submit", "nowhere.csv", "--task", "register"), 2, "no such file"),
-        (("submit", "--task", "nobody", "--input", "1"), 1, "nobody"),
+        (("submit", "--task", "nobody", "--input", "1"), 2, "nobody"),
         (("submit", "--task", "count", "--input", "{"), 2, "--input"),
         (("submit", "--task", "count", "--input", "1", "--encoding", "klingon"), 2, "not one of utf-8"),
         (("submit", "--task", "count", "--param", "shop"), 2, "NAME=VALUE"),
@@ -243,7 +243,7 @@ async def test_a_tasks_limits_are_shown_and_changed(penstock: CommandLine) -> No
         (("result", "nobody"), 1, "no instance"),
         (("retry", "nobody"), 1, "no instance"),
         (("delete", "nobody"), 1, "no instance"),
-        (("task", "nobody"), 1, "nobody"),
+        (("task", "nobody"), 2, "nobody"),
         (("task", UNSERVED, "item_rate=fast"), 2, "a number is needed"),
         (("task", UNSERVED, "item_rate=inf"), 2, "a number is needed"),
         (("submit", "--task", "count", "--input", "1", "--tenant", "x y.z"), 2, "tenant 'x y.z'"),
