@@ -29,11 +29,13 @@ def replies(page: Page) -> list[str]:
 
 async def test_the_page_works_as_it_is_typed(tmp_path: Path) -> None:
     page = howto("fetch.md").section("PostgreSQL")
-    async with Reader(tmp_path, dict(zip(("8100", "4222"), free_ports(2), strict=True))) as reader:
+    ports = dict(zip(("8100", "4222", "7070"), free_ports(3), strict=True))
+    async with Reader(tmp_path, ports, PENSTOCK_HTTP=f"127.0.0.1:{ports['7070']}") as reader:
         typed = await reader.follow(page)
         await reader.type_until("penstock nodes --json | grep '\"second\"'")
         assert json.loads(await reader.see("penstock holes list --json")) == []
         assert typed > 10
+    assert '{"source":"teashop/s1","start_ms":' in reader.printed, "the hint with a token was not taken"
     assert "s1 s1-" in reader.log.read_text(encoding="utf-8"), "the page's own sink printed no order"
 
 
