@@ -142,6 +142,8 @@ def batch(task: str, *, concurrency: int | None = None, **options: Unpack[BatchO
         _handlers[task] = _handler(record, cls, concurrency), cls
         return cls
 
+    if callable(task):
+        raise UsageError(f"{task!r}: name its task: @penstock.batch('register-products')")
     return register
 
 

@@ -143,6 +143,8 @@ def flow(
         _flows[key] = registered._replace(in_zone=made if each_zone else None), cls
         return cls
 
+    if callable(key):
+        raise UsageError(f"{key!r}: name its flow: @penstock.flow('pay')")
     return register
 
 

@@ -76,6 +76,8 @@ def zoned(
         _jobs[key] = _Registered(handler, function)
         return function
 
+    if callable(key):
+        raise UsageError(f"{key!r}: name its job: @penstock.zoned('sync')")
     return register
 
 

@@ -71,3 +71,13 @@ def test_a_function_is_no_task() -> None:
     serve: Any = penstock.batch("label")
     with pytest.raises(UsageError, match=r"task label: .*label is no class; write a class with `map\(self, item\)`"):
         serve(label)
+
+
+@pytest.mark.parametrize("decorator", [penstock.batch, penstock.flow, penstock.zoned, penstock.job])
+def test_a_decorator_without_a_name_is_refused(decorator: Any) -> None:
+    """It would take the code for the name, and nothing would be declared."""
+    with pytest.raises(UsageError, match=r"name its \w+: @penstock"):
+
+        @decorator
+        class Nameless:
+            pass
