@@ -161,7 +161,7 @@ def test_a_code_beside_no_orders_is_never_an_empty_page(
     [
         *({"code": code} for code in (0, 1, 200, 204, 10000, "0", "0000", "00000", "200", "A00000", "OK", "Success")),
         *({"code": code} for code in (None, "", True, "SUCCEED", "sys.success")),
-        *({"status": status} for status in (0, 1, 200, "ok", "open", "active", "1", True, {"code": 0})),
+        *({"status": status} for status in (0, 1, 5, 200, "ok", "open", "transferred", "1", True, {"code": 0})),
         *({name: 0} for name in ("errcode", "error_code", "errno", "ret", "retCode", "statusCode")),
         {"errcode": "200", "code": []},
         {"country_code": 49, "encode": "gzip"},
