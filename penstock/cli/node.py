@@ -141,11 +141,16 @@ async def _run(config: "Config", seed: Path | None = None) -> None:
             await _seed(connection, seed, is_overwriting=False)
         yield
 
-    def say_ready(node: "Node") -> None:
+    def say(text: str) -> None:
         if is_for_people(config.log_form):
-            typer.echo(welcome(config, node.members.name, node.status()), err=True)
+            typer.echo(text, err=True)
 
-    await run_node(config, before=seeded, on_ready=say_ready)
+    def say_ready(node: "Node") -> None:
+        say(welcome(config, node.members.name, node.status()))
+
+    stopping = f"Stopping: work in hand has {config.drain_s:g} s at most. Ctrl-C once more ends it at once."
+    await run_node(config, before=seeded, on_ready=say_ready, on_stop=lambda: say(stopping))
+    say("Stopped.")
 
 
 async def _init(

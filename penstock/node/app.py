@@ -72,8 +72,10 @@ async def run_node(
     engines: Engines = open_engines,
     before: Callable[[Connection], AbstractAsyncContextManager[None]] | None = None,
     on_ready: Callable[[Node], None] = lambda _node: None,
+    on_stop: Callable[[], None] = lambda: None,
 ) -> None:
-    """Run a node until it is asked to stop. `before` is opened once the topology exists (it seeds settings).
+    """Run a node until it is asked to stop. `before` is opened once the topology exists (it seeds settings). `on_stop`
+    is called when a signal asks it to stop, before the work in hand ends.
 
     Raises the one error that ended it: PenstockError, StreamError, or the error of an actor that ends the node."""
     sys.setswitchinterval(SWITCH_S)
@@ -81,7 +83,7 @@ async def run_node(
     stop = anyio.Event()
     with one_error():
         async with anyio.create_task_group() as tasks:
-            signals = _Signals(stop, tasks.cancel_scope, config.drain_s)
+            signals = _Signals(stop, tasks.cancel_scope, config.drain_s, on_stop)
             await tasks.start(signals.heed)
             async with _server(config) as server, _connection(config, server) as connection:
                 await _topology(config, connection)
@@ -236,12 +238,15 @@ class _Signals:
     The process ends even if the node does not. Python's own signal handler takes care of that, since the loop may be
     blocked. If a handler of jobs takes the signals or ignores them, the node takes them back."""
 
-    def __init__(self, stop: anyio.Event, everything: anyio.CancelScope, drain_s: float) -> None:
+    def __init__(
+        self, stop: anyio.Event, everything: anyio.CancelScope, drain_s: float, on_stop: Callable[[], None]
+    ) -> None:
         self.can_drain = False
         self.has_cut_short = False
         self._stop = stop
         self._everything = everything
         self._drain_s = drain_s
+        self._on_stop = on_stop
         self._count = 0
         self._loops: dict[int, object] = {}
         """The calls that the event loop wants."""
@@ -262,6 +267,7 @@ class _Signals:
                         self._everything.cancel()
                         return
                     log.info("node.stopping", extra=fields(signal=name))
+                    self._on_stop()
                     self._stop.set()
 
     async def _keep(self) -> None:

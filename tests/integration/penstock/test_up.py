@@ -129,6 +129,17 @@ async def test_the_embedded_server_says_what_it_promises_and_a_second_node_is_to
     assert (await penstock("nodes", "--data", str(data))).code == 1
 
 
+async def test_a_person_is_told_that_the_node_stops_and_when_it_has(server: EmbeddedServer, ready: Namespace) -> None:
+    text = {"PENSTOCK_LOG_FORM": "text", "PENSTOCK_DRAIN_S": "7"}
+    async with node(*on(server, ready), "--roles", "monitor", environment=text) as up:
+        with anyio.fail_after(60):
+            while "  Stop " not in up.text:
+                await up.news()
+        assert await up.end(signal.SIGINT) == 0
+    last = up.text.splitlines()[-2:]
+    assert last == ["Stopping: work in hand has 7 s at most. Ctrl-C once more ends it at once.", "Stopped."]
+
+
 @pytest.mark.parametrize("finishes", [True, False])
 async def test_a_stop_finishes_or_gives_back_and_loses_nothing(
     server: EmbeddedServer, connection: Connection, ready: Namespace, finishes: bool
