@@ -23,9 +23,10 @@ from streams.specs import submit_batch_consumer
 ENGINE = "batch"
 CAPACITY = 200
 
-Submit = Callable[[str, bytes, str], Awaitable[str]]
+Submit = Callable[[str, bytes, str, int], Awaitable[str]]
 """Makes an instance of a task (empty: the payload names it) from a payload, with the given id if the payload names
-none. Returns why it is refused, empty if it is made. Raises StreamError when the message should come again."""
+none. Its delay counts from the given moment. Returns why it is refused, empty if it is made. Raises StreamError when
+the message should come again."""
 
 
 def batch_submissions(submit: Submit, connection: Connection, publisher: Publisher, stop: anyio.Event) -> Submissions:
@@ -36,7 +37,7 @@ def batch_submissions(submit: Submit, connection: Connection, publisher: Publish
         own_id = f"submit-{one.delivery.stored_ms}-{one.delivery.seq}"
         parent = traceparent_of(one.delivery.headers) if traces.is_on else ""
         with traces.span(f"submit {one.name}", "server", {"task": one.name}, parent=parent):
-            reason = await submit(one.name, one.delivery.payload, own_id)
+            reason = await submit(one.name, one.delivery.payload, own_id, one.delivery.stored_ms)
         if reason:
             return [(one, reason)]
         await one.delivery.ack()

@@ -8,6 +8,7 @@ from penstock.api.forms.reading import Malformed, read_ask
 from penstock.api.replies import refusal_of
 from streams.batch_messages import NewBatch
 from streams.errors import MalformedMessage
+from streams.job_messages import LONGEST_DELAY_MS
 
 __all__ = ["submitter"]
 
@@ -21,20 +22,27 @@ class _Submitted(NewBatch, frozen=True, kw_only=True, forbid_unknown_fields=True
 def submitter(desk: BatchDesk) -> Submit:
     """Return the function that makes an instance of a submission, or says why not."""
 
-    async def submit(task: str, payload: bytes, own_id: str) -> str:
+    async def submit(task: str, payload: bytes, own_id: str, stored_ms: int) -> str:
         try:
             ask = read_ask(payload, _Submitted)
-            await desk.submit(replace(ask, task=_task_of(task, ask), id=ask.id or own_id))
+            named = replace(ask, task=_task_of(task, ask), id=ask.id or own_id, nonce=ask.nonce or own_id)
+            await desk.submit(_due(named, stored_ms))
         except MalformedMessage as error:
             return f"an instance of this id stands there, and is not readable: {error}"
         except Exception as error:  # the broker's trouble and faults of ours go on up
             code, _ = refusal_of(error)
             if code in ("", "unknown", "unavailable"):
                 raise
-            return str(error)
+            return "" if code == "state" else str(error)  # it was made by an earlier delivery, and deleted since
         return ""
 
     return submit
+
+
+def _due(ask: NewBatch, stored_ms: int) -> NewBatch:
+    """Return the submission with its moment in place of a delay that the desk takes."""
+    is_delay = ask.due_ms is None and 0 < ask.delay_ms <= LONGEST_DELAY_MS
+    return replace(ask, due_ms=stored_ms + ask.delay_ms, delay_ms=0) if is_delay else ask
 
 
 def _task_of(task: str, ask: _Submitted) -> str:
