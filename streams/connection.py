@@ -454,29 +454,25 @@ async def connect(
         await connection.heard_error(error)
 
     try:
-        async with asyncio.timeout(connect_timeout_s):
-            await client.connect(
-                url.split(","),
-                name=name,
-                error_cb=heard_error,
-                disconnected_cb=connection.heard_disconnect,
-                reconnected_cb=connection.heard_reconnect,
-                closed_cb=connection.heard_close,
-                max_reconnect_attempts=-1,
-                reconnect_time_wait=low_s + (high_s - low_s) * secrets.randbelow(1000) / 1000,  # type: ignore[arg-type] # seconds to sleep, a float works
-                ping_interval=PING_INTERVAL_S,
-                **(credentials or Credentials()).options(),
-            )
+        try:
+            async with asyncio.timeout(connect_timeout_s):
+                await client.connect(
+                    url.split(","),
+                    name=name,
+                    error_cb=heard_error,
+                    disconnected_cb=connection.heard_disconnect,
+                    reconnected_cb=connection.heard_reconnect,
+                    closed_cb=connection.heard_close,
+                    max_reconnect_attempts=-1,
+                    reconnect_time_wait=low_s + (high_s - low_s) * secrets.randbelow(1000) / 1000,  # type: ignore[arg-type] # seconds to sleep, a float works
+                    ping_interval=PING_INTERVAL_S,
+                    **(credentials or Credentials()).options(),
+                )
+        except TimeoutError:
+            raise Disconnected(_unreachable(url, connect_timeout_s, troubles)) from None
         if not client.is_connected:  # the library takes any line but PONG or -ERR for a welcome
             raise Disconnected(_unreachable(url, connect_timeout_s, troubles))
         connection.opened()
-    except TimeoutError:
-        await connection.close()
-        raise Disconnected(_unreachable(url, connect_timeout_s, troubles)) from None
-    except BaseException:
-        await connection.close()
-        raise
-    try:
         yield connection
     finally:
         await connection.close()
