@@ -2,6 +2,7 @@
 
 import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import anyio
@@ -9,12 +10,9 @@ import asyncpg
 import pytest
 
 from tests.chaos.conftest import Tell
-from tests.support.chaos import Form, World, open_world
+from tests.support.chaos import Form, World, eventually, open_world
 from tests.support.chaos_history import Rows
 from tests.support.postgres import PostgresServer, postgres_server
-
-LOCKED_S = 5.3
-"""Longer than a sink waits for another process's transaction."""
 
 
 @pytest.fixture
@@ -38,15 +36,18 @@ async def test_locked_sqlite_file_loses_nothing(tmp_path: Path, form: Form, tell
         await world.add_mall(history_ms=20_000, live_ms=form.pick(3_000, rounds * 8_000), live_share=0.8)
         for _ in range(rounds):
             await world.nodes["n1"].logged("node.ready")
-            other = sqlite3.connect(world.database, timeout=10, isolation_level=None)
-            other.execute("BEGIN EXCLUSIVE")
-            await anyio.sleep(LOCKED_S)
-            other.close()
+            before = (await outages(world))["failed"]
+
+            async def is_met(before: int = before) -> bool:
+                return (await outages(world))["failed"] > before
+
+            with closing(sqlite3.connect(world.database, timeout=10, isolation_level=None)) as other:
+                other.execute("BEGIN EXCLUSIVE")
+                await eventually(is_met, 30, "no sink has met the lock")
             await anyio.sleep(0.5)
         verdict = await world.verdict("sqlite locked", form)
         world.facts |= await outages(world)
         tell(verdict)
-        assert world.facts["failed"] > 0
 
 
 @pytest.mark.timeout(1800)
