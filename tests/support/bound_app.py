@@ -6,13 +6,13 @@ longer than an ack wait, the first time. `ZONE_LABEL`: the group of this process
 """
 
 import os
-import sqlite3
 import time
 from typing import Any
 
 import anyio
 
 import penstock
+from tests.support.sqlite import sqlite_file
 
 ZONE = os.environ["ZONE_NAME"]
 STALL, STALL_S = os.environ.get("ZONE_STALL", ""), 4.0
@@ -25,7 +25,7 @@ async def note(kind: str, number: object, begun: float, attempt: int = 1) -> Non
 
 
 def _note(kind: str, number: str, begun: float, attempt: int) -> None:
-    with sqlite3.connect(os.environ["ZONE_DB"], timeout=30) as db:
+    with sqlite_file(os.environ["ZONE_DB"]) as db:
         row = (kind, number, ZONE, begun, time.monotonic(), attempt)
         db.execute("INSERT INTO worked VALUES (?, ?, ?, ?, ?, ?)", row)
 
@@ -50,7 +50,7 @@ class Rows:
     kind = "row"
 
     def load(self, ctx: penstock.FlowContext, shard: str, limit: int) -> list[tuple[int, dict[str, Any]]]:
-        with sqlite3.connect(os.environ["ZONE_DB"], timeout=30) as db:
+        with sqlite_file(os.environ["ZONE_DB"]) as db:
             if LABEL:
                 db.execute("INSERT OR IGNORE INTO loads VALUES (?, ?, ?)", (self.kind, shard, LABEL))
             done = "SELECT number FROM worked WHERE kind = ?"

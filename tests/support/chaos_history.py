@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -20,6 +19,7 @@ from streams.bucket import Bucket
 from streams.connection import Connection
 from streams.fetch_messages import FetchEvent, SliceCompleted, SliceFailed, decode_event
 from streams.log import read_log
+from tests.support.sqlite import sqlite_file
 
 
 class Judged(msgspec.Struct, frozen=True):
@@ -102,7 +102,7 @@ def sqlite_rows(database: Path) -> Rows:
 
 
 def _has_table(database: Path, name: str) -> bool:
-    with sqlite3.connect(database) as connection:
+    with sqlite_file(database) as connection:
         return bool(connection.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (name,)).fetchall())
 
 

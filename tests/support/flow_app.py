@@ -13,6 +13,7 @@ from typing import Any
 
 import penstock
 from streams.clock import monotonic_s
+from tests.support.sqlite import sqlite_file
 
 GROUPS = dict(pair.split("=") for pair in os.environ.get("FLOW_GROUPS", "").split(",") if pair)
 RATE = float(os.environ.get("FLOW_RATE", "0"))
@@ -33,7 +34,7 @@ def database() -> sqlite3.Connection:
 
 def make(path: str, tables: int, rows: int) -> None:
     """Make the file, with so many rows in each table."""
-    with sqlite3.connect(path) as db:
+    with sqlite_file(path) as db:
         db.execute("PRAGMA journal_mode = WAL")
         db.execute("CREATE TABLE runs (shard TEXT, key INTEGER, at REAL, pid INTEGER)")
         db.execute("CREATE TABLE ticks (due_ms INTEGER, at REAL)")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import bisect
-import sqlite3
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -23,6 +22,7 @@ from streams.publisher import Publisher
 from tests.support.command import Running, node
 from tests.support.flow_app import make
 from tests.support.server import Reachable
+from tests.support.sqlite import sqlite_file
 
 WITHIN_S = 90.0
 IN_HAND = 500
@@ -45,7 +45,7 @@ class Bank:
 
     def fill(self, rows: int) -> None:
         """Have so many rows in each table, which has none."""
-        with sqlite3.connect(self._path, timeout=30) as db:
+        with sqlite_file(self._path) as db:
             for number in range(self.tables):
                 db.executemany(f"INSERT INTO prizes_{number} VALUES (?, 0)", [(key,) for key in range(rows)])
 
@@ -71,7 +71,7 @@ class Bank:
 
     def ran(self) -> Counter[tuple[str, int]]:
         """Return how often each row was executed."""
-        with sqlite3.connect(self._path) as db:
+        with sqlite_file(self._path) as db:
             return Counter(db.execute("SELECT shard, key FROM runs"))
 
     def has_run_each_once(self) -> bool:
@@ -84,20 +84,20 @@ class Bank:
     def began(self, *, pid: int = 0) -> list[float]:
         """Return when rows were executed, in order, by the machine's monotonic clock. `pid`: by this process alone."""
         which = " WHERE pid = ?" if pid else ""
-        with sqlite3.connect(self._path) as db:
+        with sqlite_file(self._path) as db:
             rows = db.execute(f"SELECT at FROM runs{which} ORDER BY at", (pid,) if pid else ())
             return [at_s for (at_s,) in rows]
 
     def ticks(self) -> list[tuple[int, float]]:
         """Return the occurrences of the schedule: when each was due, and when it began by the monotonic clock."""
-        with sqlite3.connect(self._path) as db:
+        with sqlite_file(self._path) as db:
             return db.execute("SELECT due_ms, at FROM ticks ORDER BY due_ms").fetchall()
 
     async def calls(self, count: int) -> list[tuple[str, float, float, int]]:
         """Return the calls of the flow with slots, once there are so many: side, begin, end, process."""
         with fail_after(WITHIN_S):
             while True:
-                with sqlite3.connect(self._path) as db:
+                with sqlite_file(self._path) as db:
                     found = db.execute("SELECT side, began, ended, pid FROM calls").fetchall()
                 if len(found) >= count:
                     return found

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
@@ -17,6 +16,7 @@ from streams.bucket import Bucket
 from streams.errors import Disconnected
 from streams.publisher import Publisher
 from tests.support.command import Ended, Running, penstock
+from tests.support.sqlite import sqlite_file
 from tests.support.zone_land import Land
 from tests.support.zone_rows import make
 from tests.support.zones import HUB, Zones, at, zones
@@ -135,7 +135,7 @@ class HubLand:
         assert set(sent.values()) == {1}
 
     def _read(self, query: str, *values: object) -> list[Any]:
-        with sqlite3.connect(self.rows.path, timeout=30) as db:
+        with sqlite_file(self.rows.path) as db:
             return db.execute(query, values).fetchall()
 
 
@@ -160,7 +160,7 @@ async def hub_land(folder: Path) -> AsyncIterator[HubLand]:
 
 def _make_guarded(path: str) -> None:
     """Make what the guarded job needs in a file of rows."""
-    with sqlite3.connect(path) as db:
+    with sqlite_file(path) as db:
         db.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY, state TEXT NOT NULL)")
         db.execute("CREATE TRIGGER ordered AFTER INSERT ON rows BEGIN INSERT INTO orders VALUES (NEW.id, 'new'); END")
         db.execute("CREATE TABLE fence (shard INTEGER PRIMARY KEY, epoch INTEGER NOT NULL)")

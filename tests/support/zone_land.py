@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import AbstractAsyncContextManager
@@ -21,6 +20,7 @@ from streams.publisher import Publisher
 from streams.topology import apply
 from tests.support.command import Running, node
 from tests.support.server import topology_for
+from tests.support.sqlite import sqlite_file
 from tests.support.zone_rows import make
 
 WITHIN_S = 120.0
@@ -62,25 +62,25 @@ class Land:
         """Add rows, and return the number of the last one. A row's key is its number."""
         first = self._count + 1
         self._count += count
-        with sqlite3.connect(self.path, timeout=30) as db:
+        with sqlite_file(self.path) as db:
             db.executemany("INSERT INTO rows VALUES (?, ?)", [(row, row) for row in range(first, self._count + 1)])
         return self._count
 
     def handled(self, job: str) -> Counter[int]:
         """Return how often each row was handled."""
-        with sqlite3.connect(self.path, timeout=30) as db:
+        with sqlite_file(self.path) as db:
             return Counter(row for (row,) in db.execute("SELECT id FROM handled WHERE job = ?", (job,)))
 
     def by(self, job: str, rows: Iterable[int]) -> set[str]:
         """Return the zones that handled these rows."""
         wanted = set(rows)
-        with sqlite3.connect(self.path, timeout=30) as db:
+        with sqlite_file(self.path) as db:
             found = db.execute("SELECT id, zone FROM handled WHERE job = ?", (job,)).fetchall()
         return {zone for row, zone in found if row in wanted}
 
     def refused(self) -> list[tuple[str, int, str, int]]:
         """Return the saves that were refused: job, offset, zone, epoch."""
-        with sqlite3.connect(self.path, timeout=30) as db:
+        with sqlite_file(self.path) as db:
             return db.execute("SELECT job, offset, zone, epoch FROM refused").fetchall()
 
     async def all_handled(self, job: str, within_s: float = WITHIN_S) -> Counter[int]:

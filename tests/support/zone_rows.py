@@ -7,6 +7,8 @@ import os
 import sqlite3
 import threading
 
+from tests.support.sqlite import sqlite_file
+
 BATCH = int(os.environ.get("ZONE_BATCH", "50"))
 _local = threading.local()
 
@@ -22,7 +24,7 @@ def database() -> sqlite3.Connection:
 
 def make(path: str) -> None:
     """Make the file, without rows."""
-    with sqlite3.connect(path) as db:
+    with sqlite_file(path) as db:
         db.execute("PRAGMA journal_mode = WAL")
         db.execute("CREATE TABLE rows (id INTEGER PRIMARY KEY, key INTEGER NOT NULL)")
         db.execute("CREATE TABLE handled (job TEXT, id INTEGER, zone TEXT, epoch INTEGER, pid INTEGER)")

@@ -44,11 +44,13 @@ def as_json(value: object, what: str) -> Raw:
         if isinstance(value, Raw):
             msgspec.json.decode(value)  # its text may be in another encoding, or hold a number that is none
         raw = value if isinstance(value, Raw) else Raw(msgspec.json.encode(value))
-    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise NotJson(
             f"{what} cannot be written as JSON: {error}; use text, numbers, lists, dicts or structs"
         ) from error
-    if is_too_deep(raw):
+    except RecursionError:
+        raw = None
+    if raw is None or is_too_deep(raw):
         raise NotJson(f"{what} is nested more deeply than {DEEPEST} levels")
     return raw
 

@@ -195,7 +195,7 @@ async def test_86_what_an_item_returns_and_nobody_can_write_costs_what_it_told_a
     nothing, odd, large, deep, nan = await told(node, view)
     assert (nothing, large, nan) == (None, None, None)  # what is beyond 2 KiB is left out
     assert "cannot be written as JSON" in odd["not_told"]
-    assert "recursion" in deep["not_told"]
+    assert "nested more deeply than 128 levels" in deep["not_told"]
 
 
 async def test_86_too_few_answers_fail_all_of_the_list(node: Plant) -> None:

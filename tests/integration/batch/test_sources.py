@@ -7,7 +7,6 @@ import decimal
 import json
 import os
 import re
-import sqlite3
 import uuid
 from base64 import urlsafe_b64decode
 from collections.abc import AsyncIterator
@@ -28,6 +27,7 @@ from streams.backoff import Backoff
 from streams.connection import Connection
 from tests.support.batches import plant
 from tests.support.postgres import PostgresServer, postgres_server
+from tests.support.sqlite import sqlite_file
 
 COUNT = 2_500
 
@@ -35,7 +35,7 @@ COUNT = 2_500
 @pytest.fixture
 def shop_db(tmp_path: Path) -> Path:
     path = tmp_path / "a shop?.db"
-    with sqlite3.connect(path) as database:
+    with sqlite_file(path) as database:
         database.execute("PRAGMA journal_mode = WAL")
         database.execute("CREATE TABLE products (sku TEXT, price REAL, shop INTEGER)")
         rows = [(f"SKU-{number}", number / 4, number % 2) for number in range(COUNT)]
@@ -76,7 +76,7 @@ async def test_a_reader_that_leaves_early_closes_the_file(shop_db: Path) -> None
         async for page in rows:
             assert len(page) == 10
             break
-    with sqlite3.connect(shop_db) as database:
+    with sqlite_file(shop_db) as database:
         database.execute("DROP TABLE products")
     database.close()
 

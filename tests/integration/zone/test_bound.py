@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 import time
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
@@ -23,6 +22,7 @@ from penstock.sdk.client_flows import FlowCalls
 from penstock.sdk.client_jobs import Jobs, new_job
 from penstock.sdk.client_schedules import Schedules
 from tests.support.command import Running
+from tests.support.sqlite import sqlite_file
 from tests.support.zone_land import WITHIN_S, Land
 
 pytestmark = pytest.mark.asyncio(loop_factories=["asyncio"])
@@ -55,7 +55,7 @@ class Ground:
     def worked(self, kind: str) -> dict[str, Worked]:
         """Return what was done, by its number. Nothing is done twice, unless a node lost its hold over it (promise 9a):
         it stood still for longer than an ack wait, and says so. A busy machine may do that to it."""
-        with sqlite3.connect(self.land.path, timeout=30) as db:
+        with sqlite_file(self.land.path) as db:
             query = "SELECT number, zone, begun, ended, attempt FROM worked WHERE kind = ? ORDER BY ended"
             rows = [Worked(*row) for row in db.execute(query, (kind,))]
         found: dict[str, Worked] = {}
@@ -81,7 +81,7 @@ class Ground:
     async def loaded(self, groups: dict[str, str]) -> None:
         """Wait until each of these shards of rows was loaded by a node of its group, and by no other since."""
         query = "SELECT shard, label FROM loads WHERE kind = 'row'"
-        with fail_after(WITHIN_S), sqlite3.connect(self.land.path, timeout=30) as db:
+        with fail_after(WITHIN_S), sqlite_file(self.land.path) as db:
             while True:
                 found = db.execute(query).fetchall()
                 mine = [(shard, label) for shard, label in found if shard in groups]
@@ -119,7 +119,7 @@ def handed_over(found: Iterable[Worked], before: str, after: str) -> bool:
 
 def make_tables(land: Land) -> None:
     """Make the tables into which the nodes write."""
-    with sqlite3.connect(land.path) as db:
+    with sqlite_file(land.path) as db:
         db.execute("CREATE TABLE loads (kind TEXT, shard TEXT, label TEXT, PRIMARY KEY (kind, shard, label))")
         db.execute("CREATE TABLE worked (kind TEXT, number TEXT, zone TEXT, begun REAL, ended REAL, attempt INTEGER)")
 
@@ -294,5 +294,5 @@ async def test_a_shard_that_moves_to_and_fro_has_each_row_once_though_its_node_s
 
 def _of_shard(land: Land, rows: range) -> None:
     """Add rows of shard 7."""
-    with sqlite3.connect(land.path, timeout=30) as db:
+    with sqlite_file(land.path) as db:
         db.executemany("INSERT INTO rows VALUES (?, 7)", [(row,) for row in rows])

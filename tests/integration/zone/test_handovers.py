@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import sqlite3
 from pathlib import Path
 
 import anyio
@@ -15,6 +14,7 @@ from actors.runtime.membership import TTL_S
 from penstock.errors import NotAccepted
 from streams.clock import now_ms
 from tests.support.command import penstock
+from tests.support.sqlite import sqlite_file
 from tests.support.zone_land import Land
 
 pytestmark = pytest.mark.asyncio(loop_factories=["asyncio"])
@@ -124,7 +124,7 @@ async def test_a_region_that_no_zone_has_for_a_while_has_none_of_its_rows_left_o
 
     def add(count: int) -> int:
         last = land.add(count)
-        with sqlite3.connect(land.path, timeout=30) as db:
+        with sqlite_file(land.path) as db:
             db.execute("UPDATE rows SET key = 1 + id % 2 WHERE id > ?", (last - count,))
         return last
 

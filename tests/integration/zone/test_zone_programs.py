@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import sqlite3
 
 import anyio
 import pytest
 
 import penstock
 from penstock.errors import UsageError
+from tests.support.sqlite import sqlite_file
 from tests.support.zone_land import Land
 
 pytestmark = pytest.mark.asyncio(loop_factories=["asyncio"])
@@ -29,7 +29,7 @@ class Program:
         found = ctx.shards, ctx.epoch
         if not self.runs or self.runs[-1] != found:
             self.runs.append(found)
-        with sqlite3.connect(self.land.path, timeout=30) as db:
+        with sqlite_file(self.land.path) as db:
             query = "SELECT id, key FROM rows WHERE id > ? ORDER BY id LIMIT 50"
             rows = db.execute(query, (ctx.start_offset,)).fetchall()
             mine = ctx.mine(rows, key=1, offset=0)

@@ -20,6 +20,7 @@ from actors.fetch.stores.sqlite import SqliteStore
 from actors.fetch.stores.store import OrderRefused, StoreDown
 from streams.fetch_messages import Order
 from tests.support.orders import AT_MS, order
+from tests.support.sqlite import sqlite_file
 
 
 @pytest.fixture
@@ -35,10 +36,9 @@ async def store(path: Path) -> AsyncIterator[SqliteStore]:
 
 
 def rows(path: Path, sql: str) -> list[tuple[object, ...]]:
-    with sqlite3.connect(path) as connection:
-        found = connection.execute(sql).fetchall()
-    connection.close()
-    return found
+    with sqlite_file(path) as connection:
+        found: list[tuple[object, ...]] = connection.execute(sql).fetchall()
+        return found
 
 
 def versions(path: Path) -> list[tuple[str, int]]:
@@ -249,7 +249,7 @@ async def test_body_that_is_no_text_is_refused(store: SqliteStore, path: Path) -
 
 async def test_row_that_the_users_own_constraint_forbids_is_refused(store: SqliteStore, path: Path) -> None:
     await store.open()
-    with sqlite3.connect(path) as connection:
+    with sqlite_file(path) as connection:
         connection.execute(
             "CREATE TRIGGER own BEFORE INSERT ON orders WHEN NEW.version > 9 BEGIN SELECT RAISE(ABORT, 'too new'); END"
         )
