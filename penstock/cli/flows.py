@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -11,7 +12,7 @@ from penstock.cli.help import Group
 from penstock.cli.output import moment
 from penstock.cli.pages import Limit, behind, say_more
 from penstock.cli.rates import read_rate
-from penstock.errors import UsageError
+from penstock.errors import NotAccepted, UsageError
 
 if TYPE_CHECKING:
     from actors.flow.desk import FlowView
@@ -39,12 +40,23 @@ def add_to(app: typer.Typer) -> None:
 
 
 @asynccontextmanager
-async def _open(call: CommandCall) -> "AsyncIterator[FlowCalls]":
+async def _open(call: CommandCall, which: str = "") -> "AsyncIterator[FlowCalls]":
+    """Connect, and give the client's way to flows. If there is no flow `which`, the error names the nearest one."""
     async with call.session() as session:
         from penstock.sdk.calls import ServiceClient
         from penstock.sdk.client_flows import FlowCalls
 
-        yield FlowCalls(ServiceClient(session.connection, "flow", ASK_S))
+        flows = FlowCalls(ServiceClient(session.connection, "flow", ASK_S))
+        try:
+            yield flows
+        except NotAccepted as refused:
+            if (refused.code, refused.field) != ("not_found", "flow"):
+                raise
+            near = get_close_matches(which[:64], [each.flow for each in await flows.list()], n=1)
+            if not near:
+                raise
+            text = f"no flow {which!r}; did you mean {near[0]}?"
+            raise NotAccepted(text, code=refused.code, field=refused.field) from refused
 
 
 async def _list(call: CommandCall, limit: Limit = None, after: Annotated[str, behind("FLOW")] = "") -> None:
@@ -89,7 +101,7 @@ def _state(view: "FlowView") -> str:
 
 async def _show(call: CommandCall, which: Which) -> None:
     """Show one: its settings, and what its latest rounds did."""
-    async with _open(call) as flows:
+    async with _open(call, which) as flows:
         view = await flows.show(which)
     _say(call, view)
     columns = ["round", "ms", "in\nflight", "loaded", "shards", "short", "failed", "silent"]
@@ -139,7 +151,7 @@ async def _set(
     (calls of `execute` at once under each key, 0: no limit), slot_key, when_full, zone (as east or shard:7),
     region_key."""
     values = dict(map(_pair, changes))
-    async with _open(call) as flows:
+    async with _open(call, which) as flows:
         view = await flows.set(which, **values)
     _say(call, view)
     call.out.result(view)
@@ -176,7 +188,7 @@ def _group(text: str) -> tuple[str, float | str]:
 
 async def _pause(call: CommandCall, which: Which) -> None:
     """Load and execute nothing more. Rows that run come to their end."""
-    async with _open(call) as flows:
+    async with _open(call, which) as flows:
         view = await flows.pause(which)
     _say(call, view)
     call.out.result(view)
@@ -184,7 +196,7 @@ async def _pause(call: CommandCall, which: Which) -> None:
 
 async def _resume(call: CommandCall, which: Which) -> None:
     """Go on."""
-    async with _open(call) as flows:
+    async with _open(call, which) as flows:
         view = await flows.resume(which)
     _say(call, view)
     call.out.result(view)
@@ -192,7 +204,7 @@ async def _resume(call: CommandCall, which: Which) -> None:
 
 async def _run(call: CommandCall, which: Which) -> None:
     """Have a round now, beside the schedule."""
-    async with _open(call) as flows:
+    async with _open(call, which) as flows:
         view = await flows.run(which)
     _say(call, view)
     call.out.result(view)

@@ -130,6 +130,8 @@ async def test_schedules_of_flows_are_seen_at_each_server_and_by_the_nats_comman
 ODD = [
     ("flows show none", "no flow 'none'"),
     ("flows set none rate=1", "no flow 'none'"),
+    ("flows show prizs", "no flow 'prizs'; did you mean prizes?"),
+    ("flows run prizs", "no flow 'prizs'; did you mean prizes?"),
     ("flows set prizes rate", "'rate': write NAME=VALUE, as rate=500"),
     ("flows set prizes rate=fast", "rate: 'fast': use a number a second"),
     ("flows set prizes rate=-1", "rate: '-1'"),
