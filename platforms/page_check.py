@@ -54,6 +54,12 @@ def wants_halves(known: PageSize, count: int) -> bool:
     return known.wants(count) and (may_be_limit(count) or count == known.rows)
 
 
+def wants_again(known: PageSize, count: int) -> bool:
+    """Return the same of a list without a total. To read it again costs more than two totals, so of the numbers by ten
+    only those by fifty count as limits."""
+    return wants_halves(known, count) and (count % 10 > 0 or count % 50 == 0 or count == known.rows)
+
+
 def of_totals(list_name: str) -> str:
     """Return the name under which the largest total of a list is known, beside the largest answer."""
     return f"{list_name} (total)"

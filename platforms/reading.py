@@ -55,6 +55,7 @@ from platforms.page_check import (
     may_be_limit,
     of_lists,
     of_totals,
+    wants_again,
     wants_check,
     wants_halves,
 )
@@ -405,10 +406,8 @@ class Reading:
             return False
         name = of_lists(self._name)
         known = self._page_sizes.get(name, PageSize())
-        if wants_halves(known, count):
-            return True
-        self._page_sizes[name] = max(known, PageSize(count))
-        return False
+        self._page_sizes[name] = max(known, PageSize(count))  # so its halves are whole, unless they list as many
+        return wants_again(known, count)
 
     def _end_suspects(self) -> None:
         """Judge the lists whose halves have been read: if those listed no other orders, the list was whole."""
