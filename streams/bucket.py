@@ -16,7 +16,7 @@ import anyio
 from streams.calls import KEPT_HEADER, kept_with
 from streams.connection import Connection
 from streams.entries import Codec, Entry, Synced, T
-from streams.errors import Disconnected, OutcomeUnknown, Repeated, RevisionConflict, StreamError
+from streams.errors import Disconnected, OutcomeUnknown, RevisionConflict, StreamError
 from streams.frames import Message
 from streams.leader_get import get_of_leader, last_of_leader
 from streams.log import Behind, milliseconds_of, subjects_of
@@ -134,11 +134,18 @@ class Bucket(Generic[T]):
     # ---- writing
 
     async def create(
-        self, key: str, value: T, *, ttl_s: int | None = None, timeout_s: float | None = None, unless: str = ""
+        self,
+        key: str,
+        value: T,
+        *,
+        ttl_s: int | None = None,
+        timeout_s: float | None = None,
+        heir: Callable[[str], T] | None = None,
     ) -> int:
-        """Store a key that must not exist (a deleted one does not), and return its revision. Raises RevisionConflict,
-        and Repeated if its marker says that it was deleted with the note `unless`."""
-        return await self.compare_and_set(key, value, 0, ttl_s=ttl_s, timeout_s=timeout_s, unless=unless)
+        """Store a key that must not exist (a deleted one does not), and return its revision. `heir`: returns the value
+        to store in the place of a key that was deleted with a note, which it gets. Raises RevisionConflict, and what
+        `heir` raises."""
+        return await self.compare_and_set(key, value, 0, ttl_s=ttl_s, timeout_s=timeout_s, heir=heir)
 
     async def compare_and_set(
         self,
@@ -148,7 +155,7 @@ class Bucket(Generic[T]):
         *,
         ttl_s: int | None = None,
         timeout_s: float | None = None,
-        unless: str = "",
+        heir: Callable[[str], T] | None = None,
         kept: str = "",
     ) -> int:
         """Store the key if it is at `revision` (0: must not exist), and return the new revision.
@@ -167,10 +174,12 @@ class Bucket(Generic[T]):
                 )
             except RevisionConflict:
                 # A deleted key does not exist, but its marker's revision is the one to name, as long as it stays.
-                marker = await self._marker(subject, unless) if revision == 0 and tries_left else None
+                marker = await self._marker(subject) if revision == 0 and tries_left else None
                 if marker is None:
                     raise
-                expected = marker
+                expected, note = marker
+                if note and heir is not None:
+                    payload = self._codec.encode(heir(note))
         raise AssertionError("the last try returns or raises")
 
     async def put(self, key: str, value: T, *, ttl_s: int | None = None, timeout_s: float | None = None) -> int:
@@ -227,19 +236,17 @@ class Bucket(Generic[T]):
         else:
             await self._writer.write(subject, b"", expected=revision, headers=headers, ttl_s=ttl_s, timeout_s=timeout_s)
 
-    async def _marker(self, subject: str, unless: str = "") -> int | None:
-        """Return a deleted key's marker by revision, 0 without any message. None: the key lives, or there is no
-        answer. Raises Repeated if the marker has the note `unless`."""
+    async def _marker(self, subject: str) -> tuple[int, str] | None:
+        """Return a deleted key's marker: its revision, 0 without any message, and its note. None: the key lives, or
+        there is no answer."""
         try:
             last = await self._writer.last(subject)
         except StreamError:
             return None
         if last is None:
-            return 0
+            return 0, ""
         revision, headers = last
-        if unless and headers.get(NOTE) == unless:
-            raise Repeated("it was stored before, and deleted since", subject=subject)
-        return revision if _is_deleted(headers) else None
+        return (revision, headers.get(NOTE, "")) if _is_deleted(headers) else None
 
     @property
     def is_clustered(self) -> bool:

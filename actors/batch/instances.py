@@ -9,8 +9,10 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 from anyio.abc import TaskStatus
+from msgspec.structs import replace
 
 from actors.batch.rules import moves
+from actors.batch.rules.meant import called_before, note_of
 from actors.batch.rules.record import FINAL, Instance, is_at_work, is_held
 from actors.runtime.live import Live
 from streams.batch_messages import NOTHING
@@ -117,11 +119,18 @@ class Instances:
         """Store a new instance, and return it. A repeat with the same task and input returns the first one in its
         present state. Any other record under its id raises InstanceExists. A try of a call whose instance was deleted
         since raises Repeated."""
+
+        def heir(note: str) -> bytes:
+            gone, calls = called_before(note)
+            if record.nonce and gone == record.nonce:
+                raise Repeated("it was stored before, and deleted since", subject=record.instance_id)
+            return _encode(replace(record, calls=calls))
+
         try:
-            await self._bucket.create(record.instance_id, _encode(record), unless=record.nonce)
-        except RevisionConflict as taken:
-            if isinstance(taken, Repeated):
-                raise
+            await self._bucket.create(record.instance_id, _encode(record), heir=heir)
+        except Repeated:
+            raise
+        except RevisionConflict:
             first = await self.get(record.instance_id)
             if (first.task, first.input, first.tenant) != (record.task, record.input, record.tenant):
                 raise InstanceExists(first) from None
@@ -185,7 +194,7 @@ class Instances:
             if record.created_ms != own.created_ms:
                 return
             try:
-                await self._bucket.delete(own.instance_id, revision=entry.revision, ttl_s=GONE_S, note=record.nonce)
+                await self._bucket.delete(own.instance_id, revision=entry.revision, ttl_s=GONE_S, note=note_of(record))
             except RevisionConflict:  # a call was recorded in it meanwhile
                 continue
             return

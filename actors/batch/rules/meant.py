@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from typing import NamedTuple
+from urllib.parse import quote, unquote
 
 from msgspec.structs import replace
 
@@ -40,3 +41,15 @@ class Meant(NamedTuple):
 
 
 ANY = Meant()
+
+
+def note_of(record: Instance) -> str:
+    """Return what is kept of a deleted instance, in printable ASCII: the nonce of its submission, and the calls, since
+    a late try of one may name the id alone."""
+    return " ".join(quote(word, safe="") for word in (record.nonce or "-", *record.calls))
+
+
+def called_before(note: str) -> tuple[str, tuple[str, ...]]:
+    """Return the nonce and the calls that are in a note. They are the next instance's calls, too."""
+    nonce, *calls = (unquote(word) for word in note.split(" "))
+    return nonce, tuple(calls)

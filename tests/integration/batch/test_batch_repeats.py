@@ -78,6 +78,31 @@ async def test_a_late_try_changes_no_later_instance_of_the_id(
     assert (view.state, view.passes, view.created_ms) == ("done", 1, later["created_ms"])
 
 
+@pytest.mark.parametrize("endpoint", ["delete", "cancel", "pause"])
+async def test_a_late_try_that_names_the_id_alone_changes_no_later_instance_either(
+    batches: Batches, link: Connection, endpoint: str
+) -> None:
+    """As over HTTP. The instance that it was for is deleted, and its id is another's."""
+    call = {"id": f"alone-{endpoint}", "nonce": "~n/1 ü"}
+    for _ in range(2):
+        await batches.submit("count", {"n": 1}, id=call["id"], delay="1h")
+        if endpoint == "delete":
+            await batches.cancel(call["id"])
+        await tried(link, endpoint, **call)
+        if endpoint != "delete":
+            await batches.cancel(call["id"])
+            await batches.delete(call["id"])
+        later = await batches.submit("count", {"n": 1}, id=call["id"], delay="1h")
+        await tried(link, endpoint, **call)
+        view = await batches.show(call["id"])
+        assert (view.state, view.created_ms) == ("pending", later.created_ms)
+        await batches.cancel(call["id"])
+        await tried(link, endpoint, **call)
+        assert (await batches.show(call["id"])).created_ms == later.created_ms
+        await batches.delete(call["id"])
+        call["nonce"] += "2"
+
+
 async def test_a_late_try_of_a_submission_makes_no_second_instance(batches: Batches, link: Connection) -> None:
     submission = {"task": "count", "input": {"n": 1}, "id": "late-submit", "nonce": "~one"}
     first = await tried(link, "submit", **submission)
