@@ -28,7 +28,7 @@ from actors.batch.items import BatchItems
 from actors.batch.offers import REOFFER_MS, Offers
 from actors.batch.removal import Removal
 from actors.batch.rules import moves
-from actors.batch.rules.admission import Turns, admit, part_of, starts, window
+from actors.batch.rules.admission import TenantTurns, admit, part_of, starts, window
 from actors.batch.rules.moments import owed
 from actors.batch.rules.moves import RoundEnded
 from actors.batch.rules.record import (
@@ -115,7 +115,7 @@ class Conductor:
         self._tends = tended_by(members, ROLE)
         self._offers = Offers(publisher, members, connection.namespace, clock)
         self._last_starts_ms: dict[str, int] = {}
-        self._turns: defaultdict[str, Turns] = defaultdict(Turns)
+        self._turns: defaultdict[str, TenantTurns] = defaultdict(TenantTurns)
         self._cancelled: dict[str, int] = {}
         instances.on_change(self.look_soon)
         tasks.on_change(lambda _task: self._look_at_all())

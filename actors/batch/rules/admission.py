@@ -22,7 +22,7 @@ HANDS = 2
 """Chunks that a worker has in hand at a time."""
 
 
-class Turns:
+class TenantTurns:
     """How many instances of each tenant have begun for its weight, while it had any that waited. A tenant that comes
     back has neither credit nor debt."""
 
@@ -40,13 +40,13 @@ class Turns:
         self._next = {name: turn for name, turn in self._next.items() if turn > self._now}
         self._next[tenant] = self._now + 1 / weight
 
-    def copy(self) -> "Turns":
-        made = Turns()
+    def copy(self) -> "TenantTurns":
+        made = TenantTurns()
         made._now, made._next = self._now, self._next
         return made
 
 
-def admit(instances: Iterable[Instance], most: int, turns: Turns | None = None) -> Iterator[str]:
+def admit(instances: Iterable[Instance], most: int, turns: TenantTurns | None = None) -> Iterator[str]:
     """Yield the ids of the instances of one task that may begin now, in their order. `most`: how many may be at work
     at a time. `0`: no limit. `turns`: what has begun before. Paused ones neither begin nor hold a place, so they block
     nobody. After a resume there may be more than `most` for a while."""
@@ -67,7 +67,7 @@ def admit(instances: Iterable[Instance], most: int, turns: Turns | None = None) 
     weights = {tenant: weight for _, weight, tenant in sorted(rows)}
     shared, total = places + sum(at_work[tenant] for tenant in weights), sum(weights.values())
     whole = {tenant: shared * weight // total for tenant, weight in weights.items()}
-    turns = turns.copy() if turns else Turns()
+    turns = turns.copy() if turns else TenantTurns()
 
     def turn(row: tuple[int, int, str]) -> tuple[int, bool, float, int, str]:
         urgency, _, tenant = row

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.batch.rules.admission import AHEAD_S, SAVED_MS, Turns, admit, part_of, starts, window
+from actors.batch.rules.admission import AHEAD_S, SAVED_MS, TenantTurns, admit, part_of, starts, window
 from actors.batch.rules.record import Instance
 
 RATES = st.floats(0.05, 500)
@@ -100,7 +100,7 @@ def waiting_of(name: str, at: int, **facts: Any) -> Instance:
 def begun_by(weights: dict[str, int], most: int, count: int, ended: Callable[[list[str]], str]) -> Counter[str]:
     """Return how many instances of each tenant have begun of `count`, if each always has one that waits. `ended`: which
     one of those at work ends next."""
-    turns, at_work, begun = Turns(), list[str](), Counter[str]()
+    turns, at_work, begun = TenantTurns(), list[str](), Counter[str]()
     for at in range(count):
         there = [waiting_of(f"{name}{at}", at, tenant=name, weight=weight) for name, weight in weights.items()]
         running = [
@@ -142,7 +142,7 @@ def test_long_instances_leave_the_others_their_places() -> None:
 
 
 def test_who_comes_back_has_no_credit_and_keeps_what_it_took_in_advance() -> None:
-    turns = Turns()
+    turns = TenantTurns()
     for _ in range(5):
         turns.take("a", 1)
     assert turns.of("late") == turns.of("a") - 1
@@ -163,13 +163,13 @@ def test_among_equals_who_has_less_at_work_for_its_weight_comes_first() -> None:
 
 
 def test_who_begins_next_costs_the_same_whoever_waits_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    taken, take = list[str](), Turns.take
+    taken, take = list[str](), TenantTurns.take
 
-    def counted(turns: Turns, tenant: str, weight: int) -> None:
+    def counted(turns: TenantTurns, tenant: str, weight: int) -> None:
         taken.append(tenant)
         take(turns, tenant, weight)
 
-    monkeypatch.setattr(Turns, "take", counted)
+    monkeypatch.setattr(TenantTurns, "take", counted)
     waiting = [waiting_of(f"b{at}", at, tenant=f"t{at}") for at in range(1_000)]
     assert next(iter(admit(waiting, 0))) == "b0"
     assert taken == ["t0"]
