@@ -170,8 +170,12 @@ class WireClient(Client):
         """Called by the library to close for good. Bytes that the link can no longer take are dropped.
 
         If a link breaks under the last flush, the library raises there. Then it leaves the socket and the subscriptions
-        as they are and notifies nobody. A second call, with nothing left to flush, does all of that.
+        as they are and notifies nobody. A second call, with nothing left to flush, does all of that. From Python 3.12
+        on, a flush to a link that is gone already raises TypeError.
         """
+        writer = getattr(self._transport, "_io_writer", None)
+        if writer is not None and writer.transport.is_closing():
+            self._pending, self._pending_data_size = [], 0
         try:
             await super()._close(status, do_cbs)
         except OSError:

@@ -277,6 +277,17 @@ async def test_a_link_that_breaks_under_the_last_flush_is_closed_all_the_same(
     assert socket._io_writer.is_closing()  # type: ignore[union-attr] # the library's transport over TCP
 
 
+async def test_a_link_that_is_gone_already_is_closed_as_any_other(connection: Connection) -> None:
+    """From Python 3.12 on, what waits for it cannot be written any more."""
+    await connection.flush()
+    socket = connection.client._transport
+    socket._io_writer.transport.abort()  # type: ignore[union-attr] # the library's transport over TCP
+    await anyio.lowlevel.checkpoint()  # the loop has closed it, and nobody has been told yet
+    connection.client.send(b"PING\r\n")
+    await connection.close()
+    assert connection.client.is_closed
+
+
 async def test_a_close_while_the_broken_link_is_being_left_ends_as_any_other(server: EmbeddedServer) -> None:
     """Seen when a server was killed just before its client closed: the library cancels its own wait for the old
     socket's end, and the cancellation came out of `close`. The moment is not known, so each is tried."""
