@@ -184,7 +184,9 @@ async def test_every_platform_is_read_whole_and_once(
             assert (name, each.judged) == (name, Judged(orders, 0, 0))
             assert (name, each.coverage.is_whole) == (name, True)
             assert (name, each.coverage.unproven_ms > 0) == (name, name in WITHOUT_TOTAL)
-            assert (name, each.lists) <= (name, 1.3 * each.ideal + FIRST)
+            # Shopee's list has no total and ends at 300 orders, a round number. So it is read again in halves.
+            times = 2.3 if name == "shopee" else 1.3
+            assert (name, each.lists) <= (name, times * each.ideal + FIRST)
 
 
 COST_MORE = {"conf-lies", "conf-renamed", "conf-endless", "conf-sessions", "conf-expiring", "conf-points"}
