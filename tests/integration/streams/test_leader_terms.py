@@ -11,17 +11,15 @@ from streams.specs import wanted
 from streams.topology import apply
 from tests.support.moments import a_moment
 
-pytestmark = pytest.mark.three_servers
 
-
+@pytest.mark.three_servers
 async def test_a_stream_of_one_server_has_a_leader_for_ever(connection: Connection) -> None:
     await apply(connection, wanted(connection.namespace, profile="fast"))
     assert await LeaderTerm(connection, connection.namespace.stream("JOBS")).ask(5) == -math.inf
 
 
+@pytest.mark.parametrize("server", ["three"], indirect=True, scope="session")
 async def test_each_change_of_the_leader_begins_a_term(connection: Connection) -> None:
-    if not connection.is_clustered:
-        pytest.skip("there are no other leaders")
     await apply(connection, wanted(connection.namespace, replicas=3))
     stream = connection.namespace.stream("JOBS")
     term = LeaderTerm(connection, stream)
