@@ -76,14 +76,18 @@ class WireClient(Client):
 
     def _write(self) -> bool:
         """Write what waits if the socket has taken all that was written before. Return whether it was."""
-        writer = getattr(self._transport, "_io_writer", None)
-        if self._status != Client.CONNECTED or writer is None or writer.transport.is_closing():
+        socket = self._socket
+        if self._status != Client.CONNECTED or socket is None or socket.is_closing() or socket.get_write_buffer_size():
             return False
-        if writer.transport.get_write_buffer_size():
-            return False
-        writer.transport.write(b"".join(self._pending))
+        socket.write(b"".join(self._pending))
         self._pending, self._pending_data_size = [], 0
         return True
+
+    @property
+    def _socket(self) -> asyncio.WriteTransport | None:
+        """The transport of a link over TCP. None: there is no link, or it is a websocket."""
+        writer = getattr(self._transport, "_io_writer", None)
+        return writer.transport if writer is not None else None
 
     @property
     def memory(self) -> str:
@@ -173,8 +177,7 @@ class WireClient(Client):
         as they are and notifies nobody. A second call, with nothing left to flush, does all of that. From Python 3.12
         on, a flush to a link that is gone already raises TypeError.
         """
-        writer = getattr(self._transport, "_io_writer", None)
-        if writer is not None and writer.transport.is_closing():
+        if self._socket is not None and self._socket.is_closing():
             self._pending, self._pending_data_size = [], 0
         try:
             await super()._close(status, do_cbs)
