@@ -1,6 +1,6 @@
 """A platform that counts and lists only so many orders of any window, on all pages together, loses none of them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from random import Random
 from typing import Literal
 
@@ -86,14 +86,19 @@ def test_a_cut_total_is_found_out_by_those_of_two_halves(where: Callable[[Random
     assert len(read(platform, known)[0]) == 450, "and so is the next one, whatever the first has shown"
 
 
+def growing(listed: list[Listed], slices: int) -> Iterator[tuple[Window, set[str]]]:
+    """Yield windows from the same start, each longer than the one before, with the keys of its orders."""
+    for number in range(slices):
+        window = Window(0, 100_000 * (number + 1) // slices)
+        yield window, {each.key for each in listed if each.modified_ms < window.end_ms}
+
+
 @given(st.integers(0, 300), st.sampled_from([50, 64, 90, 99, 100, 125, 200]), st.booleans(), st.integers(1, 12))
 def test_windows_that_grow_are_read_whole_whatever_the_limit(
     count: int, cap: int, has_tokens: bool, slices: int
 ) -> None:
     listed, known = orders(count), dict[str, PageSize]()
-    for number in range(slices):
-        window = Window(0, 100_000 * (number + 1) // slices)
-        there = {each.key for each in listed if each.modified_ms < window.end_ms}
+    for window, there in growing(listed, slices):
         found, reading = read(CappedSearch(listed, cap, has_tokens=has_tokens), known, window)
         assert found == there or (len(there) > cap and known[TOTALS] == (cap, 2))
         assert reading.result.is_proven
@@ -240,9 +245,7 @@ def test_a_larger_list_shows_that_a_smaller_one_was_whole() -> None:
 @given(st.integers(0, 300), st.sampled_from([50, 99, 100, 125, 200]), st.integers(1, 12))
 def test_windows_that_grow_hide_no_order_of_a_list_without_a_total(count: int, cap: int, slices: int) -> None:
     listed, known = orders(count), dict[str, PageSize]()
-    for number in range(slices):
-        window = Window(0, 100_000 * (number + 1) // slices)
-        there = {each.key for each in listed if each.modified_ms < window.end_ms}
+    for window, there in growing(listed, slices):
         found, _ = read_list(CappedList(listed, cap, has_tokens=True), known, window)
         assert found == there or (len(there) > cap and known[LISTS] == (cap, 2))
 
