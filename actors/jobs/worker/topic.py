@@ -1,6 +1,6 @@
 """One topic that the node handles: its lanes, its places, and what they hold.
 
-One puller a lane brings jobs into `ready`, and places take them from there. Ten times a second the topic decides anew
+The lanes (lanes.py) bring jobs into `ready`, and places take them from there. Ten times a second the topic decides anew
 how much it holds (actors/jobs/rules/job_handling.py). `ends.py` settles a job after its call.
 """
 
@@ -10,31 +10,31 @@ import asyncio
 import logging
 import math
 from collections import deque
-from collections.abc import Iterable, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 import anyio
 from anyio.abc import TaskStatus
 
-from actors.jobs.deliveries import Whose
 from actors.jobs.rules.job_handling import (
     Suspicion,
     ahead_of,
     capacity_of,
     excess_of,
-    lane_capacities,
     places_of,
     suspicion_of,
     unfit,
 )
-from actors.jobs.rules.topic_settings import LANES, TopicSettings
-from actors.jobs.stream import NEAR_MS, is_doubtful, used_up
+from actors.jobs.rules.topic_settings import TopicSettings
+from actors.jobs.stream import used_up
+from actors.jobs.worker.care import Care
 from actors.jobs.worker.doubts import Doubts
 from actors.jobs.worker.ends import Ends, facts_of
 from actors.jobs.worker.handler import Handler
 from actors.jobs.worker.job import Call, Job
+from actors.jobs.worker.lanes import Lanes
 from actors.jobs.worker.leaving import Leaving
+from actors.jobs.worker.ownership import Ownership, key_of
 from actors.jobs.worker.place import Cut, Place
 from actors.jobs.worker.ready import ReadyJobs
 from actors.jobs.worker.settling import Unfit
@@ -47,28 +47,18 @@ from streams.delivery import Delivery
 from streams.errors import MalformedMessage
 from streams.job_messages import JobRecord, Priority, decode_job
 from streams.puller import Puller
-from streams.specs import ConsumerSpec, job_consumer
 
 log = logging.getLogger(__name__)
 
 STUCK_S = 5.0
 """How long after its cancellation a call may clean up before it counts as stuck."""
-SUSPECT_S = 10.0
-"""How long after the last job of a vanished holder the others are handled with care."""
-ALONE_S = 1.0
-"""How long nothing is begun beside a job that may be its holders' death: most that kill do so at once."""
 CLEAN_UP_S = 1.0
 PATIENCE_S = 1.0
 """How long more may wait here than will soon be run, before it is given back."""
-MISSING_S = 2.0
-"""How often a consumer that does not answer is looked after: somebody may have deleted it."""
 SMOOTH = 0.3
 """Weight of the last tenth of a second in the pace that a topic is taken to have."""
 QUIET_PER_S = 0.01
 """Ends of jobs a second that are taken for none."""
-GONE_S, MOST_GONE = 120.0, 10_000
-"""How long, and of how many jobs, a delivery may still be on its way after the job was deleted."""
-_WORSE: tuple[Suspicion, ...] = ("none", "some", "grave")
 
 
 class TopicWorker:
@@ -85,24 +75,17 @@ class TopicWorker:
         self._hold = shared.hold
         self._places = [Place(self, number) for number in range(handler.concurrency)]
         self._settings = TopicSettings()
-        self._pullers: dict[Priority, Puller] = {}
-        self._ends = Ends(handler, shared, self._pullers.values())
+        self._lanes = Lanes(handler, shared, deliver_to=self._deliver_to, stir=self._stir, tune=self._tune)
+        self._ends = Ends(handler, shared, self._lanes.pullers)
         self._leaving = Leaving(self._ends, shared)
-        self._changed = anyio.Event()
         self._ended_per_s = 0.0
         self._least_ahead = 0
         self._tended_s = monotonic_s()
         self._excess_since_s = 0.0
-        self._is_missing = False
-        self._looked_s = 0.0
-        self._suspicion: Suspicion = "none"
-        self._suspect_until_s = 0.0
-        self._alone: Delivery | None = None
-        self._alone_until_s = 0.0
+        self._care = Care()
+        self._ownership = Ownership(shared)
         self._waker: asyncio.TimerHandle | None = None
-        self._restarts = shared.restarts
-        self._doubts = Doubts(self._whose, self.ready.wake)
-        self._gone: dict[str, float] = {}
+        self._doubts = Doubts(self._ownership.whose, self.ready.wake)
 
     # ---- its life
 
@@ -110,7 +93,7 @@ class TopicWorker:
         """Run the topic's jobs until `stop` is set and the running ones have ended. Jobs that did not begin are given
         back. If the drain deadline cancels this, all jobs are given back. Raises FATAL errors."""
         async with anyio.create_task_group() as lanes:
-            await lanes.start(self._keep_lanes)
+            await lanes.start(self._lanes.keep)
             lanes.start_soon(self._leaving.run)
             lanes.start_soon(self._doubts.run)
             lanes.start_soon(self._ends.keep_writing)
@@ -129,50 +112,10 @@ class TopicWorker:
     async def _end_on_stop(self, stop: anyio.Event) -> None:
         await stop.wait()
         self.is_ending = True
-        for puller in self._pullers.values():
-            puller.set_capacity(0)
+        self._lanes.limit(0)
         unstarted = [*self.ready.remove_all(), *self._doubts.remove_all()]
         self.ready.wake_all()
         await self._leaving.give_back(unstarted)
-
-    async def _keep_lanes(self, *, task_status: TaskStatus[None]) -> None:
-        """Pull from the lanes that there are, until cancelled."""
-        for priority in self._shared.topics.current(self.topic).lanes:
-            await self._shared.topics.enlist(self.topic, priority)
-        async with AsyncExitStack() as stack:
-            while True:
-                wanted = [each for each in LANES if each in self._settings.lanes and each in self.handler.lanes]
-                are_open = all([await self._open_lane(priority, stack) for priority in wanted])
-                self._tune()
-                task_status.started()
-                task_status = anyio.TASK_STATUS_IGNORED
-                with anyio.move_on_after(math.inf if are_open else MISSING_S):
-                    await self._changed.wait()
-                self._changed = anyio.Event()
-                if self._is_missing:
-                    self._is_missing = False
-                    await self._remake_consumers()
-
-    async def _remake_consumers(self) -> None:
-        self._shared.topics.forget_consumer(self.topic)
-        for priority in self._pullers:
-            await self._make(job_consumer(self._shared.connection.namespace, self.topic, priority), priority)
-
-    async def _make(self, spec: ConsumerSpec, priority: Priority) -> bool:
-        return await self._shared.unmade.make(spec.name, self._shared.topics.use(self.topic, priority))
-
-    async def _open_lane(self, priority: Priority, stack: AsyncExitStack) -> bool:
-        """Pull from a lane, if its consumer can be made. Return whether it is so."""
-        if priority in self._pullers:
-            return True
-        connection = self._shared.connection
-        spec = job_consumer(connection.namespace, self.topic, priority)
-        if not await self._make(spec, priority):
-            return False
-        deliver = partial(self._deliver, self.ready.lane(priority))
-        puller = Puller(connection, spec.stream, spec.name, capacity=0, deliver=deliver, on_trouble=self._stir)
-        self._pullers[priority] = await stack.enter_async_context(puller)
-        return True
 
     def fetch_ahead(self, least: int) -> None:
         """Hold so many jobs beyond the places, however slow the handler is."""
@@ -184,12 +127,12 @@ class TopicWorker:
 
     @property
     def pullers(self) -> Iterable[Puller]:
-        return self._pullers.values()
+        return self._lanes.pullers
 
     @property
     def held(self) -> int:
         """Jobs that are this node's at present."""
-        return sum(puller.held for puller in self._pullers.values())
+        return self._lanes.held
 
     @property
     def bound(self) -> str:
@@ -205,7 +148,7 @@ class TopicWorker:
         """Follow the topic's settings: pause, rate, lanes, zone."""
         self._settings = self._ends.settings = settings
         self._stir()
-        self._changed.set()
+        self._lanes.follow(settings.lanes)
         self._follow_slots()
         self._limit()
         self.ready.wake()
@@ -219,7 +162,7 @@ class TopicWorker:
         running = [place for place in self._places if place.call is not None and place.cut != "lost"]
         for place in running:
             place.cancel("lost", now_s)
-            self._restarts.lost(job.delivery for job in place.jobs)
+            self._shared.restarts.lost(job.delivery for job in place.jobs)
             for job in place.jobs:
                 job.delivery.forget()
         self._limit()
@@ -243,12 +186,9 @@ class TopicWorker:
         """Drop the waiting jobs of this key: they were deleted. A delivery that is still on its way from another server
         is looked at before it is begun."""
         for waiting in (self.ready, self._doubts):
-            for delivery in waiting.remove(lambda delivery: _key_of(delivery) == key):
+            for delivery in waiting.remove(lambda delivery: key_of(delivery) == key):
                 delivery.forget()
-        self._gone.pop(key, None)
-        self._gone[key] = now_s = monotonic_s()
-        while len(self._gone) > MOST_GONE or now_s - self._gone[next(iter(self._gone))] > GONE_S:
-            del self._gone[next(iter(self._gone))]
+        self._ownership.deleted(key)
 
     def tend(self) -> None:
         """Look after running and held jobs, several times a second."""
@@ -258,29 +198,21 @@ class TopicWorker:
         for place in self._places:
             if place.call is not None:
                 self._tend_place(place, now_s)
-        if self._suspicion != "none" and now_s > self._suspect_until_s:
-            self._suspicion = "none"
+        if self._care.is_over(now_s):
             self._limit()
         if not self.is_ending:
             if self.ready.keyed is not None:
                 self.ready.keyed.tend()
             capacity = self._tune()
             is_elsewhere = self._is_elsewhere()
-            excess = excess_of(len(self.ready), self.held, capacity, self._ended_per_s, self._suspicion)
+            excess = excess_of(len(self.ready), self.held, capacity, self._ended_per_s, self._care.suspicion)
             excess = len(self.ready) if is_elsewhere else excess
             self._excess_since_s = (self._excess_since_s or now_s) if excess else 0.0
-            if excess and (self._suspicion != "none" or is_elsewhere or now_s - self._excess_since_s > PATIENCE_S):
+            if excess and (self._care.suspicion != "none" or is_elsewhere or now_s - self._excess_since_s > PATIENCE_S):
                 self._leaving.excess(self.ready.remove_last(excess))
-            if self.is_troubled and now_s - self._looked_s > MISSING_S:
-                self._looked_s, self._is_missing = now_s, True
-                self._changed.set()
+            self._lanes.look_after(now_s)
         if self._is_quiet():
             self._shared.stirred.discard(self.topic)
-
-    @property
-    def is_troubled(self) -> bool:
-        """Whether a lane's consumer may be missing."""
-        return any(puller.is_troubled for puller in self._pullers.values())
 
     @property
     def is_stirred(self) -> bool:
@@ -297,9 +229,8 @@ class TopicWorker:
         is_quiet = (
             self._ended_per_s < QUIET_PER_S
             and not self.held
-            and self._suspicion == "none"
-            and not self.is_troubled
-            and not self._looked_s > monotonic_s() - 2 * MISSING_S
+            and self._care.suspicion == "none"
+            and not self._lanes.are_watched(monotonic_s())
             and all(place.call is None for place in self._places)
         )
         if is_quiet:
@@ -354,17 +285,12 @@ class TopicWorker:
         free = len(self._places) - len(busy)
         places = places_of(len(self._places) - stuck, self.handler.most, running, free, share)
         ahead = max(self._least_ahead, ahead_of(self._ended_per_s))
-        capacity = capacity_of(places, running, ahead, self._suspicion)
+        capacity = capacity_of(places, running, ahead, self._care.suspicion)
         if self.ready.keyed is not None:
             capacity += min(MOST_PARKED, len(self.ready.keyed) + sum(1 for _ in self._leaving))
         if self._settings.is_paused or self.is_ending or self._is_elsewhere():
             capacity = 0
-        pullers = list(self._pullers.values())
-        for puller, own in zip(
-            pullers, lane_capacities(capacity, tuple(puller.held for puller in pullers)), strict=True
-        ):
-            if puller.capacity != own:
-                puller.set_capacity(own)
+        self._lanes.limit(capacity)
         return capacity
 
     def _limit(self) -> None:
@@ -373,7 +299,7 @@ class TopicWorker:
             settings.is_paused
             or bool(settings.zone)
             or settings.rate > 0
-            or self._suspicion == "grave"
+            or self._care.suspicion == "grave"
             or self._hold.is_in_doubt
             or self.ready.keyed is not None
         )
@@ -403,9 +329,9 @@ class TopicWorker:
         now_s = monotonic_s()
         if self._settings.is_paused or self._is_elsewhere() or not self._hold.may_begin(now_s):
             return 0
-        if self._suspicion == "grave":
-            if self._alone is not None and now_s < self._alone_until_s:
-                self._wake_in(self._alone_until_s - now_s)
+        if self._care.suspicion == "grave":
+            if wait_s := self._care.alone_for_s(now_s):
+                self._wake_in(wait_s)
                 return 0
             most = 1
         if self._settings.rate > 0:
@@ -435,44 +361,20 @@ class TopicWorker:
 
     # ---- from delivery to call
 
+    def _deliver_to(self, priority: Priority) -> Callable[[Delivery], None]:
+        return partial(self._deliver, self.ready.lane(priority))
+
     def _deliver(self, queue: deque[Delivery], delivery: Delivery) -> None:
         if not self.is_stirred:
             self._stir()
         if delivery.delivered > 1:
             self._suspect(delivery)
-        wait_s = self._restarts.wait_s(delivery) if self._restarts.is_lately else 0.0
-        if wait_s or (self._restarts.is_lately and self._restarts.is_held(delivery)):
-            self._doubts.add(queue, delivery, wait_s)
-        elif self._may_come_twice(delivery):
-            self._doubts.add(queue, delivery, NEAR_MS / 1000)
-        elif again_s := self._hold.until_acknowledged_s():
-            self._doubts.add(queue, delivery, again_s)
-        elif delivery.delivered > 1 or self._hold.is_in_doubt or self._may_be_over(delivery):
-            self._doubts.add(queue, delivery, 0.0)
+        look_in_s = self._ownership.look_in_s(delivery)
+        if look_in_s is not None:
+            self._doubts.add(queue, delivery, look_in_s)
         else:
             queue.append(delivery)
             self.ready.wake()
-
-    def _may_come_twice(self, delivery: Delivery) -> bool:
-        return is_doubtful(delivery, self._shared.connection, self._shared.clock)
-
-    def _may_be_over(self, delivery: Delivery) -> bool:
-        is_gone = bool(self._gone) and _key_of(delivery) in self._gone
-        return is_gone or self._shared.settling.may_be_over(delivery)
-
-    async def _whose(self, deliveries: Sequence[Delivery]) -> dict[Delivery, Whose]:
-        """Return whose deliveries are that were held back. What was read while the node may have missed something (see
-        hold.py) is left out: it is looked at again."""
-        doubts = self._hold.doubts
-        found: dict[Delivery, Whose] = {}
-        for delivery in deliveries:
-            if self._restarts.is_over(delivery):
-                found[delivery] = "nobody's"
-            elif self._restarts.is_held(delivery):
-                found[delivery] = "another's"
-        left = [delivery for delivery in deliveries if delivery not in found]
-        found |= await self._shared.settling.whose(left)
-        return found if self._hold.may_begin(monotonic_s()) and self._hold.doubts == doubts else {}
 
     def _suspect(self, delivery: Delivery) -> None:
         """Handle jobs with care for a while: the holder of this one vanished, perhaps because of it."""
@@ -480,10 +382,7 @@ class TopicWorker:
             record = decode_job(delivery.payload)
         except MalformedMessage:
             return
-        found = self._suspicion_of(delivery, record)
-        self._suspect_until_s = monotonic_s() + SUSPECT_S
-        if _WORSE.index(found) > _WORSE.index(self._suspicion):
-            self._suspicion = found
+        if self._care.grows(self._suspicion_of(delivery, record), monotonic_s()):
             self._limit()
             self._tune()
 
@@ -537,16 +436,15 @@ class TopicWorker:
         if why is not None:
             self._leaving.set_aside(Unfit(delivery, record, attempt - 1, why.reason, why.outcome == "expired"))
             return False
-        if self._suspicion == "grave" and self._suspicion_of(delivery, record) == "grave":
-            self._alone, self._alone_until_s = delivery, monotonic_s() + ALONE_S
+        if self._care.suspicion == "grave" and self._suspicion_of(delivery, record) == "grave":
+            self._care.run_alone(delivery, monotonic_s())
         return True
 
     # ---- from call to end
 
     async def settle(self, jobs: list[Job], result: object, error: BaseException | None, cut: Cut | None) -> None:
         """Take the end of a call. Raises FATAL errors."""
-        if self._alone is not None and any(job.delivery is self._alone for job in jobs):
-            self._alone = None
+        if self._care.has_ended(job.delivery for job in jobs):
             self.ready.wake()
         await self._ends.settle(jobs, result, error, cut)
 
@@ -563,7 +461,3 @@ class TopicWorker:
 
 def _body_of(delivery: Delivery) -> bytes:
     return bytes(decode_job(delivery.payload).body)
-
-
-def _key_of(delivery: Delivery) -> str:
-    return delivery.subject[delivery.subject.rindex(".") + 1 :]
