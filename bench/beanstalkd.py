@@ -26,7 +26,7 @@ from bench._fetch import Bench, fetch_bench
 from bench.harness import Result, Rounds, in_turns
 from penstock.sdk.client import Client
 from penstock.sdk.client import connect as connect_client
-from penstock.sdk.client_jobs import new_job
+from penstock.sdk.client_adds import new_job
 from streams.clock import monotonic_s
 from streams.specs import job_consumer
 

@@ -64,7 +64,7 @@ _LATER = {
     "Client": "penstock.sdk.client",
     "Credentials": "streams.credentials",
     "HeldJob": "penstock.sdk.held_jobs",
-    "new_job": "penstock.sdk.client_jobs",
+    "new_job": "penstock.sdk.client_adds",
     "Outbox": "penstock.sdk.outbox",
     "batch": "penstock.sdk.batches",
     "external_batch": "penstock.sdk.batches",
@@ -142,7 +142,7 @@ if TYPE_CHECKING:
     from penstock.sdk.batch_sheets import read_sheet, write_sheet
     from penstock.sdk.batches import batch, external_batch
     from penstock.sdk.client import Client, connect
-    from penstock.sdk.client_jobs import new_job
+    from penstock.sdk.client_adds import new_job
     from penstock.sdk.flows import flow
     from penstock.sdk.held_jobs import HeldJob
     from penstock.sdk.jobs import job

@@ -6,13 +6,12 @@ The `body` of a held job is decoded at each access. `reserve` holds one job and 
 """
 
 import builtins
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, Unpack
+from typing import TYPE_CHECKING, NamedTuple, TypeVar, Unpack
 
 import anyio
-from msgspec import Raw
 from msgspec.structs import replace
 
 from actors.jobs.rules.job_answers import (
@@ -28,75 +27,39 @@ from actors.jobs.rules.job_answers import (
 )
 from actors.jobs.rules.obstacles import JobWhy
 from actors.jobs.rules.topic_settings import as_written
-from actors.runtime.rules.parts import parts_of
 from actors.runtime.rules.setting_values import BadSetting, Duration
-from actors.runtime.rules.spellings import hinted, unknown_option
-from actors.runtime.supervisor import one_error
+from actors.runtime.rules.spellings import hinted
 from actors.runtime.tracing import traces
-from actors.runtime.turns import Carriers, Deferred, Turns
+from actors.runtime.turns import Carriers, Turns
 from penstock.api.forms.jobs import Answers, JobOptions, Kicked, ReservedJobs, TopicsShown, TopicViews, Whys
 from penstock.errors import NotAccepted, Stale, Timeout, Unavailable, UsageError
-from penstock.sdk.calls import BegunRequest, ServiceClient, client_error
+from penstock.sdk.calls import ServiceClient, client_error
+from penstock.sdk.client_adds import MOST_DIRECT, MOST_IN_PART, ClientAdds, named, new_job
 from penstock.sdk.client_forms import (
-    MILLISECONDS,
     dealt,
     decode,
     encode,
     finite,
     millis,
-    too_large,
 )
 from penstock.sdk.held_jobs import HeldJob, ReservationContext
-from penstock.sdk.job_replies import add_answers, added_of, in_doubt, one_each, repeated_add, unless_repeated
+from penstock.sdk.job_replies import in_doubt, one_each, unless_repeated
 from penstock.sdk.pages import all_lines
 from streams.clock import monotonic_s
 from streams.errors import StreamError
-from streams.job_messages import MOST_JOBS, NewJob, State, body_of, encode_new_job, is_json
-from streams.nonces import fresh_hex, fresh_nonce
+from streams.job_messages import MOST_JOBS, NewJob, State
+from streams.nonces import fresh_nonce
 
 if TYPE_CHECKING:
     from penstock.sdk.direct_adds import DirectAdds
     from penstock.sdk.direct_takes import DirectTakes
 
-__all__ = ["HeldJob", "Jobs", "ReservationContext", "new_job"]
+__all__ = ["HeldJob", "Jobs", "ReservationContext"]
 
 _T = TypeVar("_T")
-AT_ONCE = 8
-"""Parts of a long list that are on their way at the same time."""
-MOST_IN_PART = 128
-"""Jobs in one request. While a node works on one part, the client writes and reads the others."""
-MOST_DIRECT = 100
-"""The same of jobs that the client stores by itself."""
 PIECE_MS = 30_000
 """Milliseconds. A longer wait is split, because the service ends a request within a minute, and so do many links."""
 PAUSE_S = 0.02
-ROOM = 4096
-"""Bytes of a message that are left for the other fields."""
-
-
-def new_job(topic: str, body: object = None, **options: Unpack[JobOptions]) -> NewJob:
-    """Return a job for `add_many`. `body`: any JSON value, or `msgspec.Raw` for text that is JSON already.
-
-    The options are those of `JobOptions`: `id`, `delay` or `due`, `ttr`, `priority`, `attempts`, `expires_in`,
-    `on_same`, `nonce`. Raises UsageError."""
-    if options and (unknown := options.keys() - JobOptions.__optional_keys__):
-        raise TypeError(unknown_option("a job", min(unknown), sorted(JobOptions.__optional_keys__)))
-    try:
-        raw = body if isinstance(body, Raw) else body_of(body)
-    except (TypeError, ValueError, RecursionError, OverflowError) as error:
-        raise UsageError(f"body: is not what JSON can hold: {error}") from error
-    if isinstance(body, Raw) and not is_json(bytes(body)):
-        raise UsageError("body: the text is no JSON")
-    if not options:
-        return NewJob(topic=topic, body=raw, id=fresh_hex())
-    asked: dict[str, Any] = {"id": "" if options.get("nonce") else fresh_hex()}
-    for name, value in options.items():
-        if read := MILLISECONDS.get(name):
-            is_default = value is None and name != "delay"
-            asked[f"{name}_ms"] = None if is_default else read(name, value)
-        elif value or name != "id":
-            asked[name] = value
-    return NewJob(topic=topic, body=raw, **asked)
 
 
 class _Wish(NamedTuple):
@@ -139,11 +102,9 @@ class Jobs:
     def __init__(self, service: ServiceClient) -> None:
         self._service = service
         self.carriers = carriers = Carriers(Unavailable, Timeout)
-        self.direct: DirectAdds | None = None
-        """Set if this client stores jobs by itself."""
-        self._adds = Turns(carriers, self._send_adds, most_size=self._room, most=MOST_IN_PART, sends_now=True)
+        self._adds = ClientAdds(service, carriers)
         self._finishes = Turns(carriers, self._send_direct_finishes, most_size=lambda: MOST_JOBS, most=MOST_DIRECT)
-        self._settles = Turns(carriers, self._send_settles, most_size=self._room, most=MOST_IN_PART)
+        self._settles = Turns(carriers, self._send_settles, most_size=self._adds.room, most=MOST_IN_PART)
         self._reserves = Turns(
             carriers, self._send_reserves, most_size=lambda: MOST_JOBS, most=MOST_JOBS, lost=self._give_back_dealt
         )
@@ -155,15 +116,18 @@ class Jobs:
         direct = DirectAdds(self._service.connection, monitor)
         self.carriers.start(direct.run())
         await direct.opened
-        self.direct = direct
+        self._adds.direct = direct
+
+    @property
+    def direct(self) -> "DirectAdds | None":
+        """What stores jobs without a desk, if this client does."""
+        return self._adds.direct
 
     @property
     def _taking(self) -> "DirectTakes | None":
         """What takes jobs without a desk, if this client does."""
-        return self.direct.taking if self.direct is not None else None
-
-    def _room(self) -> int:
-        return self._service.max_payload - ROOM
+        direct = self._adds.direct
+        return direct.taking if direct is not None else None
 
     # ---- adding
 
@@ -173,74 +137,24 @@ class Jobs:
 
         With `on_same="error"` an existing job raises NotAccepted, `code` `exists`. After a Timeout, `add_many` with the
         error's `job` repeats this add, and adds no second job."""
-        job = _named(new_job(topic, body, **options))
+        job = named(new_job(topic, body, **options))
         if not traces.is_on:  # this is called for each job, and a block of nothing costs, too
-            return await self._add(job)
+            return await self._adds.add(job)
         with traces.span(f"add {topic}", "producer", {"topic": topic, "job": job.id}):
-            return await self._add(replace(job, traceparent=traces.current()))
-
-    async def _add(self, job: NewJob) -> Added:
-        try:
-            return added_of(too_large(job) or await self._sent(job))
-        except Timeout as lost:
-            lost.job = job
-            raise
-        except StreamError as error:
-            failure = client_error(error)
-            if isinstance(failure, Timeout):
-                failure.job = job
-            raise failure from error
-
-    def _sent(self, job: NewJob) -> Awaitable[Added | NotAdded]:
-        """Send a job. The answer raises the client's errors, and StreamError."""
-        if self.direct is not None and self.direct.takes(job):
-            return self.direct.add_one(job)
-        encoded = encode_new_job(job)
-        return self._adds.call(encoded, size=len(encoded) + 1, kind=None)
+            return await self._adds.add(replace(job, traceparent=traces.current()))
 
     async def add_many(self, jobs: Iterable[NewJob]) -> builtins.list[Added | NotAdded]:
         """Add jobs, and return the result of each, in order. The client sends them in parts that fit into a message.
 
         Each job has a nonce for this call, so a repeat after a lost reply adds no second job."""
-        named = [_named(job) for job in jobs]
+        adds = [named(job) for job in jobs]
         if not traces.is_on:
-            return await self._add_all(named)
-        with traces.span("add", "producer", {"jobs": len(named)}):
+            return await self._adds.add_all(adds)
+        with traces.span("add", "producer", {"jobs": len(adds)}):
             current = traces.current()
-            return await self._add_all([job if job.traceparent else replace(job, traceparent=current) for job in named])
-
-    async def _add_all(self, named: Sequence[NewJob]) -> builtins.list[Added | NotAdded]:
-        answers: builtins.list[Added | NotAdded | None] = [too_large(job) for job in named]
-        direct = self.direct
-        here = [at for at, job in enumerate(named) if direct and answers[at] is None and direct.takes(job)]
-        is_here = set(here)
-        there = [at for at, answer in enumerate(answers) if answer is None and at not in is_here]
-        encoded = [encode_new_job(named[at]) for at in there]
-        limiter = anyio.Semaphore(AT_ONCE)
-
-        async def send(places: Sequence[int], add: Callable[[], Awaitable[Sequence[Added | NotAdded]]]) -> None:
-            async with limiter:
-                for at, answer in zip(places, await add(), strict=True):
-                    answers[at] = answer
-
-        with one_error():
-            async with anyio.create_task_group() as tasks:
-                for part in parts_of([len(job) + 1 for job in encoded], self._room(), MOST_IN_PART):
-                    tasks.start_soon(send, there[part], partial(self._send_adds, None, encoded[part]))
-                for part in parts_of([1] * len(here), MOST_JOBS, MOST_DIRECT):
-                    assert direct is not None
-                    tasks.start_soon(send, here[part], partial(direct.add, [named[at] for at in here[part]]))
-        return [answer for answer in answers if answer is not None]
-
-    def _send_adds(self, _kind: None, jobs: Sequence[bytes]) -> Awaitable[builtins.list[Added | NotAdded]]:
-        """Send jobs at once. Whoever waits gets the answers."""
-        payload = b"[%b]" % b",".join(jobs)
-        return Deferred(partial(self._added_there, payload, len(jobs), self._service.begin("add", payload)))
-
-    async def _added_there(self, payload: bytes, count: int, begun: BegunRequest) -> builtins.list[Added | NotAdded]:
-        answered = await self._service.request("add", payload, begun=begun)
-        answers = one_each(add_answers(answered.payload), count)
-        return [repeated_add(answer) for answer in answers] if answered.is_repeated else answers
+            return await self._adds.add_all(
+                [job if job.traceparent else replace(job, traceparent=current) for job in adds]
+            )
 
     # ---- holding
 
@@ -513,11 +427,6 @@ class Jobs:
         except BadSetting as error:
             raise UsageError(str(error)) from error
         return await self._service.ask("topic", {"topic": topic, "set": finite(values)}, TopicView)
-
-
-def _named(job: NewJob) -> NewJob:
-    """Return the job with a nonce for this call."""
-    return job if job.nonce else replace(job, nonce=fresh_nonce())
 
 
 def _mark(verb: str, job: HeldJob | str, answer: JobReply) -> None:

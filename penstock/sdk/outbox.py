@@ -28,7 +28,7 @@ from actors.jobs.rules.topic_settings import TopicSettings
 from actors.runtime.rules.spellings import unknown_option
 from penstock.api.forms.jobs import OutboxOptions
 from penstock.errors import UsageError
-from penstock.sdk.client_jobs import new_job
+from penstock.sdk.client_adds import new_job
 from streams.clock import SYSTEM, Clock
 from streams.job_messages import JobRecord, NewJob
 

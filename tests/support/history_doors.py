@@ -15,7 +15,7 @@ from aiohttp import ClientConnectorError, ClientError, ClientSession
 from actors.jobs.rules.job_answers import Added
 from penstock.errors import NotAccepted, PenstockError, Stale, Unavailable
 from penstock.sdk.client import Client
-from penstock.sdk.client_jobs import new_job
+from penstock.sdk.client_adds import new_job
 from streams.connection import Connection
 from streams.errors import Disconnected, NoStream, Refused, StreamError
 from streams.job_messages import NewJob

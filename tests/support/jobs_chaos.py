@@ -21,7 +21,7 @@ from actors.jobs.rules.job_answers import Added
 from penstock.errors import PenstockError
 from penstock.sdk.client import Client
 from penstock.sdk.client import connect as connect_client
-from penstock.sdk.client_jobs import new_job
+from penstock.sdk.client_adds import new_job
 from penstock.sdk.held_jobs import HeldJob
 from streams.bucket import Bucket
 from streams.clock import monotonic_s, now_ms

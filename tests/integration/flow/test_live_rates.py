@@ -9,8 +9,9 @@ import anyio
 import pytest
 
 from penstock.sdk.calls import ServiceClient
+from penstock.sdk.client_adds import new_job
 from penstock.sdk.client_flows import FlowCalls
-from penstock.sdk.client_jobs import Jobs, new_job
+from penstock.sdk.client_jobs import Jobs
 from streams.clock import monotonic_s
 from streams.connection import Connection
 from streams.server import EmbeddedServer

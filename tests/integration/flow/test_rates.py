@@ -17,7 +17,8 @@ from actors.flow.rates_desk import RatesView, RateView
 from actors.jobs.rules.job_answers import Added
 from penstock.errors import NotAccepted, UsageError
 from penstock.sdk.calls import ServiceClient
-from penstock.sdk.client_jobs import Jobs, new_job
+from penstock.sdk.client_adds import new_job
+from penstock.sdk.client_jobs import Jobs
 from penstock.sdk.client_rates import RateCalls
 from streams.connection import Connection
 from streams.server import EmbeddedServer

@@ -18,7 +18,7 @@ from actors.jobs.stream import JobStream
 from actors.jobs.worker.job import Job
 from penstock.errors import Timeout
 from penstock.sdk import calls
-from penstock.sdk.client_jobs import new_job
+from penstock.sdk.client_adds import new_job
 from streams.clock import now_ms
 from streams.connection import Connection, connect
 from streams.errors import Disconnected, OutcomeUnknown

@@ -16,7 +16,7 @@ import penstock
 from actors.jobs.rules.due_times import PARTITIONS
 from actors.jobs.rules.job_answers import Added
 from penstock.sdk.client import Client
-from penstock.sdk.client_jobs import MOST_IN_PART
+from penstock.sdk.client_adds import MOST_IN_PART
 from penstock.sdk.held_jobs import HeldJob
 from streams.connection import Connection
 from streams.delayed_jobs import read_notice

@@ -17,9 +17,10 @@ from penstock.admin.records import Records
 from penstock.admin.sources import Edit, Wanted, add, change
 from penstock.node.session import Session
 from penstock.sdk.calls import ServiceClient
+from penstock.sdk.client_adds import new_job
 from penstock.sdk.client_batches import Batches
 from penstock.sdk.client_flows import FlowCalls
-from penstock.sdk.client_jobs import Jobs, new_job
+from penstock.sdk.client_jobs import Jobs
 from penstock.sdk.client_schedules import Schedules
 from tests.support.command import Running
 from tests.support.sqlite import sqlite_file

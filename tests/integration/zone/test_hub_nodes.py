@@ -20,7 +20,7 @@ from penstock.admin.check import Check
 from penstock.admin.doctor import examine
 from penstock.admin.sources import Wanted, add
 from penstock.node.config import Config
-from penstock.sdk.client_jobs import new_job
+from penstock.sdk.client_adds import new_job
 from streams.bucket import Bucket
 from streams.clock import monotonic_s
 from streams.publisher import Publisher
