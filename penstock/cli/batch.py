@@ -15,6 +15,7 @@ from penstock.cli.batch_shown import item_cells, say_look, say_view, task_row, v
 from penstock.cli.call import CommandCall, command
 from penstock.cli.help import Group
 from penstock.cli.pages import Limit, behind, say_more
+from penstock.cli.parameters import read_values
 from penstock.cli.person import progress
 from penstock.errors import NotAccepted, UsageError
 from streams.batch_messages import AfterState
@@ -319,7 +320,8 @@ async def _task(
     0 is no limit."""
     from actors.batch.tasks import UnknownTask
 
-    limits = {name: _limit(name, value) for name, value in map(_pair, changes or [])}
+    given = read_values(changes or (), "NAME=VALUE", "item_rate=200")
+    limits = {name: _limit(name, value) for name, value in given.items()}
     async with open_batches(call, key) as batches:
         if limits:
             task = await batches.limit(key, **limits)
@@ -379,18 +381,11 @@ def _input_of(params: list[str], text: str) -> object:
     if text and params:
         raise UsageError("--input and --param: give one of them")
     if not text:
-        return dict(map(_pair, params)) or None
+        return read_values(params, "--param NAME=VALUE", "--param month=2026-11") or None
     try:
         return msgspec.json.decode(text)
     except (msgspec.MsgspecError, RecursionError) as error:
         raise UsageError(f"--input: {error}") from error
-
-
-def _pair(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not equals or not name:
-        raise UsageError(f"{text[:80]!a}: write NAME=VALUE")
-    return name, value
 
 
 def _limit(name: str, value: str) -> float | int | str | None:

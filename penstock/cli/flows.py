@@ -11,6 +11,7 @@ from penstock.cli.call import CommandCall, command
 from penstock.cli.help import Group
 from penstock.cli.output import moment
 from penstock.cli.pages import Limit, behind, say_more
+from penstock.cli.parameters import read_values
 from penstock.cli.rates import read_rate
 from penstock.errors import NotAccepted, UsageError
 
@@ -150,40 +151,42 @@ async def _set(
     """Change settings: rate, every, longest, lead, load_timeout, most_in_flight, groups (groups=a:odd,b:even), slots
     (calls of `execute` at once under each key, 0: no limit), slot_key, when_full, zone (as east or shard:7),
     region_key."""
-    values = dict(map(_pair, changes))
+    values = {name: _value(name, text) for name, text in read_values(changes, "NAME=VALUE", "rate=500").items()}
     async with _open(call, which) as flows:
         view = await flows.set(which, **values)
     _say(call, view)
     call.out.result(view)
 
 
-def _pair(text: str) -> tuple[str, object]:
-    name, equals, value = text.partition("=")
-    if not equals:
-        raise UsageError(f"{text[:80]!a}: write NAME=VALUE, as rate=500")
+def _value(name: str, value: str) -> object:
     if not value:
-        return name, None
+        return None
     if name == "groups":
-        return name, dict(_group(part) for part in value.split(","))
+        return _groups(value)
     if name == "rate":
-        return name, read_rate(value)
+        return read_rate(value)
     if name in ("most_in_flight", "slots"):
         try:
             number = float(value)
         except ValueError:
             raise UsageError(f"{name}: {value[:80]!a} is no number") from None
-        return name, int(number) if number.is_integer() else number
-    return name, value
+        return int(number) if number.is_integer() else number
+    return value
 
 
-def _group(text: str) -> tuple[str, float | str]:
-    name, colon, part = text.partition(":")
-    if not colon:
-        raise UsageError(f"groups: {text[:80]!a}: write LABEL:PART, as a:odd or a:2")
-    try:
-        return name, float(part)
-    except ValueError:
-        return name, part
+def _groups(text: str) -> dict[str, float | str]:
+    groups: dict[str, float | str] = {}
+    for each in text.split(","):
+        name, colon, part = each.partition(":")
+        if not colon:
+            raise UsageError(f"groups: {each[:80]!a}: write LABEL:PART, as a:odd or a:2")
+        if name in groups:
+            raise UsageError(f"groups: {name[:80]}: given twice; leave one of them out")
+        try:
+            groups[name] = float(part)
+        except ValueError:
+            groups[name] = part
+    return groups
 
 
 async def _pause(call: CommandCall, which: Which) -> None:

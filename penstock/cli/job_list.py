@@ -8,6 +8,7 @@ import typer
 from penstock.cli.call import CommandCall, command
 from penstock.cli.held import Topic, open_jobs, open_service
 from penstock.cli.pages import Limit, behind, say_more
+from penstock.cli.parameters import read_values
 from penstock.errors import PenstockError, UsageError
 from penstock.times import fact_text, read_moment, read_zone, span_text, time_text
 from streams.clock import now_ms
@@ -193,14 +194,10 @@ async def _topic(
 
 def _values(texts: Sequence[str], unset: Sequence[str]) -> dict[str, object]:
     """Return settings as JSON values. None resets one to `default`. The desk checks them."""
-    values: dict[str, object] = {}
-    for text in texts:
-        name, equals, value = text.partition("=")
-        if not equals:
-            raise UsageError(f"{text[:64]!r}: write NAME=VALUE, as ttr=2m")
-        if name in values:
-            raise UsageError(f"{name}: given twice")
-        values[name] = value.split(",") if name == "lanes" else _value(value)
+    values: dict[str, object] = {
+        name: value.split(",") if name == "lanes" else _value(value)
+        for name, value in read_values(texts, "NAME=VALUE", "ttr=2m").items()
+    }
     for name in unset:
         if name in values:
             raise UsageError(f"{name}: set and unset")

@@ -5,12 +5,14 @@ a choice, a default) and numbers in digits are taken here. All others are left t
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args, get_origin
 
 import typer
+
+from penstock.errors import UsageError
 
 TIMES = {"SPAN": "a number with its unit, as 30s or 2h", "TIME": "a moment, as 2026-12-24T08:00:00Z"}
 """What stands behind an option, by its name in the help. An empty one, from an unset variable of a script,
@@ -69,6 +71,19 @@ def plain(value: object, kind: Any, low: float | None = None, high: float | None
     if (low is not None and number < low) or (high is not None and number > high):
         raise NotPlain
     return number
+
+
+def read_values(texts: Iterable[str], form: str, example: str) -> dict[str, str]:
+    """Return texts such as `ttr=2m` as a table. Raises UsageError for one that is none, and for a name given twice."""
+    values: dict[str, str] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise UsageError(f"{text[:80]!a}: write {form}, as {example}")
+        if name in values:
+            raise UsageError(f"{name[:80]}: given twice; leave one of them out")
+        values[name] = value
+    return values
 
 
 def _is_given(param: Any, ctx: Any) -> bool:

@@ -13,6 +13,7 @@ from actors.fetch.settings_levels import LevelName, UnknownLevel, level_named
 from actors.runtime.rules.setting_values import BadSetting, nearest
 from penstock.cli.call import CommandCall, command
 from penstock.cli.help import Group
+from penstock.cli.parameters import read_values
 from penstock.errors import UsageError
 from streams.clock import now_ms
 
@@ -176,15 +177,7 @@ def _level(text: str) -> LevelName:
 
 
 def _values(texts: list[str]) -> dict[str, object]:
-    values: dict[str, object] = {}
-    for text in texts:
-        name, equals, value = text.partition("=")
-        if not equals:
-            raise UsageError(f"{text!r}: write NAME=VALUE, as slice=2m")
-        if name in values:
-            raise UsageError(f"{name}: given twice")
-        values[name] = value_of(name, value)
-    return values
+    return {name: value_of(name, value) for name, value in read_values(texts, "NAME=VALUE", "slice=2m").items()}
 
 
 def _range(low: object, high: object) -> str:
