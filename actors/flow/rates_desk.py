@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from difflib import get_close_matches
+from itertools import islice
 from typing import Literal, NamedTuple, get_args
 
 from msgspec import Struct
@@ -39,6 +41,8 @@ LEAST_RATE, MOST_RATE = 0.001, 1_000_000
 MOST_SLOT_KEYS, ALL_SLOT_KEYS = 100, 2_000
 LATE_MS = 100
 """How long after a second's end its counts are asked for: what begins in it may be counted a moment later."""
+MOST_COMPARED = 2_000
+"""Names with which a misspelt one is compared: more would hold the node up."""
 SECONDS = 10
 """Over how many seconds people see the mean, unless they say."""
 
@@ -198,10 +202,22 @@ class RatesDesk:
             kind, name = "flow", name.removeprefix(rows_topic(""))
         found = [each for each in KINDS if kind in ("", each) and name in set(self._doors[each].names())]
         if not found:
-            raise UnknownRate(f"no {kind or ', '.join(KINDS[:-1]) + f' or {KINDS[-1]}'} {name[:80]!a}; {_WHERE[kind]}")
+            what = kind or f"{', '.join(KINDS[:-1])} or {KINDS[-1]}"
+            raise UnknownRate(f"no {what} {name[:80]!a}; {self._near(kind, name) or _WHERE[kind]}")
         if len(found) > 1:
             raise BadRate("name", f"{name[:80]!a} is a {' and a '.join(found)}; say which, as {found[0]}/{name[:80]}")
         return found[0], name
+
+    def _near(self, kind: str, name: str) -> str:
+        """Return a hint with the nearest name of this kind, or else the same name of another kind. Empty: there is
+        none."""
+        kinds = [each for each in KINDS if kind in ("", each)]
+        known = islice(((name, each) for each in kinds for name in self._doors[each].names()), MOST_COMPARED)
+        of_kind = dict(known)
+        others = [(name, each) for each in KINDS if name in set(self._doors[each].names())]
+        for near in get_close_matches(name[:64], of_kind, n=1):
+            others.insert(0, (near, of_kind[near]))
+        return f"did you mean {others[0][1]}/{others[0][0]}?" if others else ""
 
     async def _view(self, keys: Sequence[tuple[Kind, str]], seconds: int) -> RatesView:
         if not 1 <= seconds <= MOST_SECONDS:

@@ -57,6 +57,7 @@ def _telling(shared: GatewayState, call: HttpCall) -> Iterator[None]:
         try:
             yield
         except UnknownRate as error:
-            raise refused(404, "not_found", str(error), what="name", value=call.value("name")) from error
+            detail = str(error) if call.caller.is_operator else "no such rate"  # the text may name another one
+            raise refused(404, "not_found", detail, what="name", value=call.value("name")) from error
         except BadRate as error:
             raise refused(422, "bad", str(error), what=error.field) from error

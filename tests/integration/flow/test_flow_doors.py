@@ -142,6 +142,8 @@ ODD = [
     ("flows set prizes groups=a.b:1", "no node can have this label"),
     ("flows set prizes most_in_flight=many", "most_in_flight: 'many' is no number"),
     ("rates set flow/none 5", "no flow 'none'"),
+    ("rates set prizs 5", "source 'prizs'; did you mean flow/prizes?"),
+    ("rates show task/prizes", "no task 'prizes'; did you mean flow/prizes?"),
     ("rates set a/b/c 5", "kind: 'a': use topic, flow, task"),
     ("rates report prizes --seconds 0", "Invalid value for '--seconds'"),
     ("schedules show none", "schedule 'none': write TOPIC/NAME"),

@@ -109,6 +109,10 @@ async def test_what_a_batch_or_a_source_does_not_take_is_refused_at_the_add(
                 await client.schedules.add(NIGHTLY, body, every="1h", **target)  # type: ignore[arg-type] # a plain dict
             assert (refused.value.code, refused.value.field) == ("bad", field), refused.value
             assert said in str(refused.value), refused.value
+        at = ("--nats", server.url, "--namespace", ground.name)
+        typed = await run("schedules", "add", NIGHTLY, '{"input":1}', "--every", "1h", "--batch", "cuont", *at)
+        said = "penstock: --batch 'cuont': there is no such task; did you mean count?\n"
+        assert (typed.code, typed.err) == (2, said)
         assert await client.schedules.list() == []
         await client.schedules.add(NIGHTLY, {"last": "2h"}, source="mall/s1", cron="0 0 1 1 *")
         with pytest.raises(penstock.NotAccepted, match="remove it, and add this one then") as other:
