@@ -34,7 +34,7 @@ async def _verify(
     call: CommandCall,
     source: Annotated[str, typer.Argument(metavar="SOURCE", help="PLATFORM/SOURCE.")],
     from_: Annotated[str, typer.Argument(metavar="FROM", help="As 2026-01-31T08:00:00Z or -3d.")],
-    to: Annotated[str, typer.Argument(metavar="TO", help="As FROM, or now.")],
+    to: Annotated[str, typer.Argument(metavar="[TO]", help="As FROM; now if not given.")] = "now",
     audit: Annotated[
         bool, typer.Option("--audit", help="Ask the platform again, and compare what it lists now.")
     ] = False,
