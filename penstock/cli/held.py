@@ -10,7 +10,7 @@ import typer
 from penstock.cli.call import CommandCall, command
 from penstock.cli.person import who
 from penstock.errors import UsageError
-from penstock.times import time_text
+from penstock.times import span_text, time_text
 
 if TYPE_CHECKING:
     from actors.jobs.rules.job_answers import JobReply
@@ -73,6 +73,7 @@ async def _reserve(
     if ttr:
         ask["ttr_ms"] = read_ttr("--ttr", ttr)
     async with open_service(call) as service:
+        call.if_stopped(lambda: _still_held(topic, wait_ms))
         jobs = (await service.ask("reserve", ask, ReservedJobs, wait_s=wait_ms / 1000)).jobs
         is_paused = not jobs and await _is_paused(service, topic)
     for job in jobs:
@@ -84,6 +85,15 @@ async def _reserve(
         goes_on = f"; `penstock jobs topic {topic} is_paused=false` has it go on"
         call.out.say(f"{topic} is paused{goes_on}" if is_paused else f"nothing is ready in {topic}")
     call.out.result({"jobs": jobs})
+
+
+def _still_held(topic: str, wait_ms: int) -> str:
+    """Say what a stop leaves behind. The node goes on waiting, and its answer reaches nobody."""
+    waits = f" within the {span_text(wait_ms)}" if wait_ms else ""
+    return (
+        f"a job that becomes ready{waits} may still be reserved. It is held until its TTR ends, and comes again then; "
+        f"`penstock jobs list {topic} --state reserved` shows it"
+    )
 
 
 async def _is_paused(service: "ServiceClient", topic: str) -> bool:
