@@ -8,6 +8,7 @@ does not reach the log. A `Secret` shows itself as `***` and cannot be encoded o
 import hmac
 import os
 import re
+import socket
 import stat
 from collections.abc import Mapping
 from pathlib import Path
@@ -106,9 +107,8 @@ def resolve_reference(reference: str) -> Secret:
     if kind == "env" and name:
         value = os.environ.get(name, "")
         if not value:
-            raise BadReference(
-                f"env:{name}: the variable is not set in this process's environment; set it and start again"
-            )
+            where = f"process {os.getpid()} on {socket.gethostname()}"  # a person may read it at another machine
+            raise BadReference(f"env:{name}: the variable is not set in {where}; set it, and start that process again")
         return Secret(value.rstrip("\r\n"))
     if kind == "file" and name:
         return Secret(_read(Path(name)))
