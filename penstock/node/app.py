@@ -78,6 +78,7 @@ async def run_node(
     is called when a signal asks it to stop, before the work in hand ends.
 
     Raises the one error that ended it: PenstockError, StreamError, or the error of an actor that ends the node."""
+    begin_traces(os.environ)  # the user's own code has been imported by now; an exporter may be missing
     sys.setswitchinterval(SWITCH_S)
     gc.set_threshold(*COLLECT_AFTER)
     stop = anyio.Event()
@@ -92,7 +93,6 @@ async def run_node(
                     open_node(config, connection, _record(config), stop) as node,
                 ):
                     async with engines(node) as specs:
-                        begin_traces(os.environ)  # the user's own code has been imported by now
                         wanted = (*_keeper(server, connection), *node.actors(), *specs, *systemd_actors(stop))
                         await _run(node, wanted, signals, on_ready)
             tasks.cancel_scope.cancel()

@@ -255,6 +255,13 @@ async def test_a_server_that_is_not_there_is_told_with_its_address() -> None:
     assert "Traceback" not in missing.err
 
 
+async def test_an_exporter_that_is_missing_is_named_before_anything_is_opened(tmp_path: Path) -> None:
+    missing = await penstock("up", "--data", str(tmp_path / "data"), OTEL_TRACES_EXPORTER="nosuch")
+    assert missing.code == 2
+    assert missing.err == "penstock: OTEL_TRACES_EXPORTER: no installed package has an exporter 'nosuch'\n"
+    assert not (tmp_path / "data").exists()
+
+
 async def test_systemd_hears_when_a_node_is_ready_that_it_lives_and_that_it_stops(
     server: EmbeddedServer, ready: Namespace
 ) -> None:
