@@ -7,8 +7,8 @@ at once. The node finds a settlement through another node, or a TTR that ran out
 the client goes, the node hands out nothing more, and releases undelivered jobs.
 """
 
+import logging
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -17,12 +17,15 @@ import msgspec
 
 from actors.jobs.rules.job_answers import Reserved
 from actors.jobs.rules.job_rules import BadJob
+from actors.runtime.logs import fields
 from penstock.api.forms.jobs import PushQuery
 from penstock.api.http.calls import GatewayState, HttpAnswer, HttpCall, query_of
 from penstock.api.http.jobs import give_back, reservation_of
 from streams.errors import StreamError
 
 __all__ = ["Credit", "push"]
+
+log = logging.getLogger(__name__)
 
 Send = Callable[[Any], Awaitable[None]]
 
@@ -76,8 +79,10 @@ async def push(shared: GatewayState, call: HttpCall) -> HttpAnswer:
         with shared.load.poll(call.caller.key), shared.crediting(Credit(asked.most)) as credit:
             await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
             await send({"type": "http.response.body", "body": b"retry: 1000\n\n", "more_body": True})
-            with suppress(StreamError, BadJob):
+            try:
                 await call.while_there(shared, partial(_hand_out, shared, call, send, topic, asked, credit), None)
+            except (StreamError, BadJob) as error:
+                log.info("gateway.push_ended", extra=fields(topic=topic, by=call.caller.name, error=str(error)))
             await send({"type": "http.response.body", "body": b""})
 
     return HttpAnswer(None, stream=stream)

@@ -24,12 +24,16 @@ from tests.support.moments import a_moment
 from tests.support.server import connected
 
 
-async def test_while_the_server_is_away_the_gateway_says_so_and_goes_on_afterwards(own_server: EmbeddedServer) -> None:
+async def test_while_the_server_is_away_the_gateway_says_so_and_goes_on_afterwards(
+    own_server: EmbeddedServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
     async with connected(own_server) as connection, Publisher(connection) as publisher:
         async with running_gateway(connection, publisher) as gateway:
             async with ClientSession(gateway.url, timeout=ClientTimeout(total=60)) as client:
                 await add(client, "t", {"id": "1"})
                 (job,) = await reserve(client, "t")
+                pushed = await client.post("/v1/topics/t/reservations")
                 await own_server.stop()
                 with anyio.fail_after(30):
                     while (await _status(client, "GET", "/ready")) == 200:
@@ -41,6 +45,10 @@ async def test_while_the_server_is_away_the_gateway_says_so_and_goes_on_afterwar
                         assert (response.status, told["code"]) == (503, "unavailable")
                         assert "Retry-After" in response.headers
                         assert "jobs." not in told["detail"], "names of the broker are not for clients"
+                with anyio.fail_after(30):
+                    assert (await pushed.content.read()).startswith(b"retry: 1000")  # to its end
+                (ended,) = [line for line in caplog.records if line.getMessage() == "gateway.push_ended"]
+                assert ended.__dict__["fields"]["topic"] == "t"
                 await own_server.restart()
                 with anyio.fail_after(30):
                     while (await _status(client, "GET", "/ready")) != 200:
