@@ -20,6 +20,8 @@ MOMENT = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}:[0-9]{2}(?
 LABEL = re.compile(r"[A-Za-z0-9_-]{1,32}", re.ASCII)
 Duration = str | float | timedelta
 """A length of time in a program: a text with its unit (`90s`, `5m`), or a number of seconds, or a timedelta."""
+MOST_NAMED = 40
+"""Known words that one message lists."""
 REFERENCE = re.compile(r"env:[A-Za-z_][A-Za-z0-9_]{0,127}|file:/[^\x00-\x1f]{1,1000}", re.ASCII)
 
 
@@ -44,9 +46,11 @@ def shown(value: object) -> str:
 
 
 def nearest(word: str, known: Sequence[str]) -> str:
-    """Return `did you mean …?`, or the list of known words."""
-    close = get_close_matches(word[:64], known, n=1, cutoff=0.6)
-    return f"did you mean {close[0]}?" if close else f"there are {', '.join(sorted(known))}"
+    """Return `did you mean …?`, or the known words, the first few if they are many."""
+    if close := get_close_matches(word[:64], known, n=1, cutoff=0.6):
+        return f"did you mean {close[0]}?"
+    others = f" and {len(known) - MOST_NAMED} others" if len(known) > MOST_NAMED else ""
+    return f"there are {', '.join(sorted(known)[:MOST_NAMED])}{others}"
 
 
 def read_duration(name: str, value: object) -> int:

@@ -6,7 +6,7 @@ import pytest
 
 from actors.fetch.settings_desk import read_seed, value_of
 from actors.fetch.settings_levels import DEFAULT, LevelName, UnknownLevel
-from actors.runtime.rules.setting_values import BadSetting
+from actors.runtime.rules.setting_values import BadSetting, nearest
 
 
 @pytest.mark.parametrize(
@@ -76,3 +76,11 @@ def test_a_seed_that_is_wrong_is_refused_and_no_secret_is_repeated(text: str, sa
         read_seed(tomllib.loads(text))
     assert "hunter2" not in str(refused.value)
     assert "shpat" not in str(refused.value)
+
+
+def test_a_name_that_is_near_none_of_many_lists_only_the_first_few() -> None:
+    known = [f"teashop/s{number:05}" for number in range(20_000)]
+    told = nearest("zzz", known)
+    assert told.startswith("there are teashop/s00000, teashop/s00001, ")
+    assert told.endswith(" and 19960 others")
+    assert len(told) < 1_000
