@@ -7,8 +7,7 @@ moment. A repeated removal finds nothing."""
 
 from __future__ import annotations
 
-import builtins
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import TypeVar
 
 import msgspec
@@ -47,6 +46,8 @@ from streams.errors import MalformedMessage
 from streams.subjects import check_token
 
 R = TypeVar("R")
+READ_AT_ONCE = 100
+"""Records that one request reads for a list. A hundred take 5 ms."""
 _LEADERS = (
     "last_ms",
     "added_ms",
@@ -124,11 +125,19 @@ class ScheduleDesk:
         (stored, is_changed), _ = await self._records.update(key, change)
         return self._changed(topic, name, stored, is_changed=is_changed)
 
-    async def list(self, topic: str = "") -> builtins.list[ScheduleLine]:
-        """Return all schedules, or those of a topic, by topic and name, each with its next due time."""
-        entries = await self._records.entries(f"{check_token('topic', topic)}.*" if topic else ">")
-        found = [(entry.key, _read(entry)) for entry in entries]
-        return [self._view(key, it, 1) for key, it in found if isinstance(it, str) or not it.is_removed]
+    async def lines(
+        self, topic: str = "", *, after: str = "", is_shown: Callable[[str], bool] = lambda _topic: True
+    ) -> AsyncIterator[ScheduleLine]:
+        """Yield all schedules, or those of a topic, by topic and name, each with its next due time. `after`: only those
+        behind this TOPIC/NAME. `is_shown`: only those of such topics. It reads few more than are taken."""
+        keys = await self._records.keys(f"{check_token('topic', topic)}.*" if topic else ">")
+        wanted = [key for key in sorted(keys, key=_place) if _place(key) > after and is_shown(key.partition(".")[0])]
+        for start in range(0, len(wanted), READ_AT_ONCE):
+            entries = await self._records.entries_of(wanted[start : start + READ_AT_ONCE])
+            for entry in sorted(entries, key=lambda entry: _place(entry.key)):
+                it = _read(entry)
+                if isinstance(it, str) or not it.is_removed:
+                    yield self._view(entry.key, it, 1)
 
     async def show(self, topic: str, name: str, *, most: int = 5) -> ScheduleView:
         """Return one schedule with its next `most` due times."""
@@ -161,7 +170,7 @@ class ScheduleDesk:
     async def trigger(self, topic: str, name: str, *, at_ms: int | None = None, nonce: str = "") -> Triggered:
         """Have a job added now, beside the schedule, also during a pause. `nonce`: the same in each repeat of this
         request, and in no other. `at_ms`: the moment that names the job, where a caller has no nonce."""
-        now_ms, jobs = self._clock.now_ms(), builtins.list[tuple[str, str]]()
+        now_ms, jobs = self._clock.now_ms(), list[tuple[str, str]]()
         mark = named_nonce(nonce) if nonce else ""
 
         def move(record: Schedule) -> Schedule:
@@ -205,7 +214,7 @@ class ScheduleDesk:
         entry = await self._records.get(_key(topic, name))
         it = _there(entry)
         if entry is None or it is None:
-            known = [f"{view.topic}/{view.name}" for view in await self.list()]
+            known = [f"{line.topic}/{line.name}" async for line in self.lines()]
             hint = nearest(f"{topic}/{name}", known) if known else "there is none at all"
             raise ScheduleRefused(f"no schedule {topic}/{name}; {hint}", "not_found")
         return it, entry.revision
@@ -252,6 +261,11 @@ class ScheduleDesk:
 def _key(topic: str, name: str) -> str:
     """Return the key of a schedule. Raises MalformedSubject."""
     return f"{check_token('topic', topic)}.{check_token('name', name)}"
+
+
+def _place(key: str) -> str:
+    """Return a key as people write it: TOPIC/NAME."""
+    return "/".join(key.split(".", 1))
 
 
 def _mark(what: str, nonce: str) -> str:

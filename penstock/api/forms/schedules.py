@@ -1,7 +1,7 @@
 """The forms of schedules: what is asked of them at every door, and how it is answered. The answers that are the same at
 every door are in actors/jobs/rules/schedule_views.py. Times are whole milliseconds, moments UTC since 1970."""
 
-from collections.abc import Iterable
+from collections.abc import AsyncIterable
 from datetime import datetime
 from typing import Annotated, TypedDict
 
@@ -186,11 +186,15 @@ class SchedulesShown(Struct, frozen=True, omit_defaults=True):
     next: str = ""
 
 
-def schedules_page(
-    lines: Iterable[ScheduleLine], after: str, limit: int, most_bytes: int = PAGE_BYTES
+async def schedules_page(
+    lines: AsyncIterable[ScheduleLine], limit: int, most_bytes: int = PAGE_BYTES
 ) -> SchedulesShown:
-    """Return a page of these schedules."""
-    wanted = (picked(ScheduleLine, line) for line in sorted(lines, key=_place) if _place(line) > after)
+    """Return a page of the first of these schedules. No more of them are taken than it needs."""
+    wanted: list[ScheduleLine] = []
+    async for line in lines:
+        wanted.append(picked(ScheduleLine, line))
+        if len(wanted) > limit:
+            break
     return SchedulesShown(*page_of(wanted, limit, most_bytes, _place))
 
 

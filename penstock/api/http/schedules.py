@@ -51,9 +51,9 @@ async def list_schedules(shared: GatewayState, call: HttpCall) -> HttpAnswer:
     asked = query_of(SchedulesQuery, call.query)
     topic = call.caller.inner(asked.topic) if asked.topic else ""
     with shared.load.work("other", call.caller.key), _telling(call):
-        found = await shared.schedules.list(topic)
-    mine = [_outer(call, line) for line in found if call.caller.is_own(line.topic)]
-    return HttpAnswer(schedules_page(mine, asked.after, asked.limit))
+        after = call.caller.inner_id(asked.after)
+        lines = shared.schedules.lines(topic, after=after, is_shown=call.caller.is_own)
+        return HttpAnswer(await schedules_page((_outer(call, line) async for line in lines), asked.limit))
 
 
 async def show(shared: GatewayState, call: HttpCall) -> HttpAnswer:

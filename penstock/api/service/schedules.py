@@ -20,7 +20,7 @@ async def add(desk: ScheduleDesk, ask: AddScheduleAsk, _question: Question) -> S
 
 
 async def list_schedules(desk: ScheduleDesk, ask: SchedulesAsk, question: Question) -> SchedulesShown:
-    return schedules_page(await desk.list(ask.topic), ask.after, ask.limit, question.page_bytes)
+    return await schedules_page(desk.lines(ask.topic, after=ask.after), ask.limit, question.page_bytes)
 
 
 async def show(desk: ScheduleDesk, ask: ScheduleShowAsk, _question: Question) -> ScheduleView:

@@ -14,8 +14,9 @@ import msgspec
 import pytest
 
 import penstock
-from actors.jobs.rules.schedule_record import decode_schedule
-from actors.jobs.schedule_desk import ScheduleDesk
+from actors.jobs.rules.schedule_checks import check_schedule
+from actors.jobs.rules.schedule_record import Schedule, decode_schedule
+from actors.jobs.schedule_desk import READ_AT_ONCE, ScheduleDesk
 from penstock.api.service.service import DeskService
 from streams.bucket import Bucket
 from streams.clock import SYSTEM
@@ -46,6 +47,28 @@ async def client(
         yield client
     stop.set()
     await running
+
+
+async def test_a_page_of_many_schedules_costs_what_is_on_it(
+    client: penstock.Client, connection: Connection, publisher: Publisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    records = Bucket(connection, publisher, connection.namespace.bucket("RECURRING"), bytes)
+    names = [f"n{number:03}" for number in range(600)]
+    async with anyio.create_task_group() as tasks:
+        for name in names:
+            tasks.start_soon(records.put, f"mail.{name}", b'{"every_ms": 600000, "start_ms": 1}')
+    read = list[Schedule]()
+
+    def check(record: Schedule) -> Schedule:
+        read.append(record)
+        return check_schedule(record)
+
+    monkeypatch.setattr("actors.jobs.schedule_desk.check_schedule", check)
+    assert [each.name for each in await client.schedules.list(after="mail/n099", limit=50)] == names[100:150]
+    assert len(read) <= 50 + READ_AT_ONCE
+    read.clear()
+    assert [each.name for each in await client.schedules.list()] == names
+    assert len(read) <= len(names) + READ_AT_ONCE
 
 
 async def test_a_schedule_is_added_shown_steered_and_removed(client: penstock.Client) -> None:

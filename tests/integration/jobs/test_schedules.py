@@ -648,7 +648,7 @@ async def test_a_late_repeat_of_a_change_changes_nothing(ground: Ground, act: st
                 await desk.pause("mail", "nightly")
             case "remove":
                 await ground.record_when(lambda record: record.is_removed and not record.stale)
-                assert await desk.list() == []
+                assert [line async for line in desk.lines()] == []
                 await change()
                 await desk.add("mail", "nightly", other)
             case "backfill":
@@ -712,7 +712,7 @@ async def test_what_is_removed_goes_with_its_job_but_not_with_one_that_somebody_
             while await ground.records.get(KEY) is not None:
                 await a_moment()
         assert await ground.state(record.added_ms) == ""
-    assert await ground.schedules.list() == []
+    assert [line async for line in ground.schedules.lines()] == []
     with pytest.raises(ScheduleRefused, match="no schedule mail/nightly; there is none at all"):
         await ground.schedules.show("mail", "nightly")
 
@@ -740,7 +740,7 @@ async def test_a_record_that_cannot_be_followed_is_told_and_holds_up_no_other(
         await ground.put(FAR, "mail.other")
         await ground.record_when(is_added, "mail.other")
         if key == KEY:
-            [bad, _] = await ground.schedules.list("mail")
+            [bad, _] = [line async for line in ground.schedules.lines("mail")]
             assert (bad.state, said in bad.fault) == ("unreadable", True)
             with pytest.raises(ScheduleRefused, match="replace it with a correct one"):
                 await ground.schedules.pause("mail", "nightly")
