@@ -266,7 +266,7 @@ class Adapter(Protocol):
 
     def page(self, response: Response) -> Page:
         """Return the rows and what follows. BrokenContract when the body does not fit the declaration. Garbled, which
-        may pass by itself, when it is no whole JSON."""
+        may pass by itself, when it is no whole JSON, or has an error in place of orders."""
         ...
 
 

@@ -37,11 +37,12 @@ from platforms.declared_file import (
     read_lists,
 )
 from platforms.details import DetailCall
-from platforms.errors import BadDeclaration
+from platforms.errors import BadDeclaration, Garbled
+from platforms.fields import Steps
 from platforms.graphql import graphql_outcome
 from platforms.lists import combined
 from platforms.login import LoginCall
-from platforms.outcomes import json_outcome, usual_outcome, with_text
+from platforms.outcomes import json_outcome, platform_text, told_error, usual_outcome, with_text
 from platforms.pages import PageReader
 from platforms.rules import Rules
 from platforms.templates import KeyList, Values
@@ -149,11 +150,20 @@ class DeclaredAdapter:
         usual = usual_outcome(response, longest_wait_ms=self._declaration.longest_wait_ms) or json_outcome(response)
         if usual is None and self.file.request.graphql is not None:
             return graphql_outcome(response, self._reader.row_steps)
-        usual = usual or self._reader.hidden_error(response)
         return None if usual is None else with_text(usual, response)
 
     def page(self, response: Response) -> Page:
-        return self._reader.read(response)
+        page = self._reader.read(response)
+        if not (page.rows or page.bad):
+            self._check_empty(response, self._reader.row_steps)
+        return page
+
+    def _check_empty(self, response: Response, rows: Steps) -> None:
+        """Raise Garbled if an answer without orders tells of an error, and no rule says that it is fine."""
+        told = "" if self.file.request.graphql is not None else told_error(response.body, rows)
+        if told and self._rules.judge(response) != "fine":
+            said = platform_text(response.body)
+            raise Garbled(f"the answer lists no orders, and {told}{said and f': {said}'}")
 
     def detail_request(self, keys: Sequence[str], account: Account, now_ms: int) -> Request:
         """Return the request for the whole orders of up to `Declaration.detail_batch` keys."""
@@ -172,7 +182,10 @@ class DeclaredAdapter:
     def detail_page(self, response: Response, listed: Sequence[Row]) -> Page:
         """Return the whole orders of a part of a list."""
         assert self._detail is not None
-        return self._detail.page(response, listed)
+        page = self._detail.page(response, listed)
+        if not page.rows:
+            self._check_empty(response, self._detail.row_steps)
+        return page
 
     def _values(self, window: Window, page: str | int | None, account: Account, now_ms: int) -> Values:
         asked = self._declaration.window.bounds.request(window)

@@ -12,7 +12,7 @@ from platforms.adapter import BadRow, Page, Response, Row
 from platforms.calls import CompiledRequest
 from platforms.declared_file import AuthPart, DetailPart, RecordPart, VersionPart
 from platforms.errors import BadDeclaration, Garbled, Unreadable
-from platforms.fields import Field, Picker
+from platforms.fields import Field, Picker, steps_of
 from platforms.mending import read_json
 from platforms.pages import RowReader
 
@@ -42,6 +42,7 @@ class DetailCall:
             raise BadDeclaration(f"detail.{error.where.removeprefix('record.')}", error.problem) from error
         field = {"rows": Field("detail.rows", part.rows, Raw)} if part.rows else {}
         self._envelope = Picker("Details", field) if part.rows else None
+        self.row_steps = steps_of("detail.rows", part.rows) if part.rows else ()
         self._list = msgspec.json.Decoder(list[Raw])
         self._any = msgspec.json.Decoder(Raw)
 

@@ -54,7 +54,8 @@ class PageCut(Unreadable):
 
 
 class Garbled(BrokenContract):
-    """The body is no whole JSON: cut short, or mixed up on its way. The same request may well succeed: ask again."""
+    """The body is no whole JSON (cut short, or mixed up on its way), or it tells of an error in place of orders.
+    The same request may well succeed: ask again."""
 
 
 class BadDeclaration(PlatformError, ValueError):

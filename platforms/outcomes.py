@@ -32,12 +32,10 @@ _WORDS = (
 """Names of the platforms' words for an error, the most useful ones first."""
 _FAULTS = ("error", "errors", "error_response", "fault")
 _VERDICTS = ("success", "ok", "succeeded")
-_SIGNS = tuple(f'"{name}"'.encode() for name in (*_FAULTS, *_VERDICTS))
 _CODES = ("code", "status", "error_code", "errcode")
 _NO_FAULT = frozenset({"", "0", "200", "ok", "none", "null", "false", "success", "no error"})
-_NO_ORDERS = 1 << 14  # bytes: an answer without orders is short
-_CODE_SIGN = re.compile(rb'code"|"status"|errno"|"ret"', re.IGNORECASE)
 _CODE_NAME = re.compile(r"(err(or)?|sub|ret(urn)?|result|status)?_?code|err_?no|ret|status", re.IGNORECASE)
+_SIGN = re.compile(rb'"(?:errors?|error_response|fault|success|ok|succeeded|ret|status)"|code"|err_?no"', re.IGNORECASE)
 _FINE_CODES = frozenset({0, 1, 10_000, 20_000, *range(200, 300)})
 _FINE_WORDS = ("", "ok", "none", "null", "true", "false", "done", "normal", "no error")
 _BAD_WORDS = re.compile(r"error|fail|exception|busy|time_?out|denied|invalid|unavailable", re.IGNORECASE)
@@ -94,15 +92,11 @@ def platform_text(body: bytes, path: Steps = ()) -> str:
     return printable_line(str(found) if isinstance(found, str | int | float) else "")[:_LONGEST_TEXT]
 
 
-def may_tell_of_error(body: bytes) -> bool:
-    """Return whether an answer has a name that platforms often use for an error. It costs less than to decode it."""
-    has_sign = len(body) <= _MOST_READ and any(sign in body for sign in _SIGNS)
-    return has_sign or (len(body) <= _NO_ORDERS and _CODE_SIGN.search(body) is not None)
-
-
 def told_error(body: bytes, rows: Steps) -> str:
     """Return what an answer without orders says of an error, "" if nothing. It is looked for under the names that
     platforms often use, in the objects on the way to the `rows`."""
+    if not _SIGN.search(body):  # most have none of them, and it costs less than to decode
+        return ""
     try:
         answer = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

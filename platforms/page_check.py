@@ -11,7 +11,7 @@ the window is cut. Where there is no total, a list that ends at such a number is
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from platforms.adapter import LARGEST, Page, PageRules
 from platforms.bounds import Bounds, Window, window_text
@@ -39,6 +39,7 @@ class PageSize(NamedTuple):
 
 
 ENOUGH = PageSize(LARGEST)
+SizeOf = Literal["answer", "total", "list"]
 
 
 def may_be_limit(count: int) -> bool:
@@ -60,14 +61,19 @@ def wants_again(known: PageSize, count: int) -> bool:
     return wants_halves(known, count) and (count % 10 > 0 or count % 50 == 0 or count == known.rows)
 
 
-def of_totals(list_name: str) -> str:
-    """Return the name under which the largest total of a list is known, beside the largest answer."""
-    return f"{list_name} (total)"
+class ListSizes:
+    """What is known of the sizes of one list: of its answers, of its totals, and of all of it without a total. The
+    readings of a source share `sizes`."""
 
+    def __init__(self, sizes: dict[str, PageSize], list_name: str) -> None:
+        self._sizes = sizes
+        self._names = {"answer": list_name, "total": f"{list_name} (total)", "list": f"{list_name} (list)"}
 
-def of_lists(list_name: str) -> str:
-    """Return the name under which the largest list without a total is known."""
-    return f"{list_name} (list)"
+    def __getitem__(self, kind: SizeOf) -> PageSize:
+        return self._sizes.get(self._names[kind], PageSize())
+
+    def __setitem__(self, kind: SizeOf, size: PageSize) -> None:
+        self._sizes[self._names[kind]] = size
 
 
 class Suspect(NamedTuple):

@@ -9,13 +9,13 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
-from platforms.adapter import BadRow, Later, Page, Response, Row, content_version
+from platforms.adapter import BadRow, Page, Response, Row, content_version
 from platforms.declared_file import AdapterFile, RecordPart
 from platforms.errors import BadDeclaration, BrokenContract, Garbled, Unreadable
 from platforms.fields import Field, Picker, steps_of
 from platforms.graphql import broken_rows
 from platforms.mending import read_json
-from platforms.outcomes import http_date_ms, may_tell_of_error, platform_text, told_error
+from platforms.outcomes import http_date_ms, platform_text
 from platforms.times import TimeStyle, WireTime, time_reader
 
 _SHOWN = 4096
@@ -51,17 +51,6 @@ class PageReader:
         rows = values.get("rows")
         self._rows.read(self._listed(rows, response.body) if isinstance(rows, dict) else rows or (), page, broken)
         return page
-
-    def hidden_error(self, response: Response) -> Later | None:
-        """Return `Later` for an answer that lists no orders, and tells of an error beside that."""
-        if not may_tell_of_error(response.body):
-            return None
-        try:
-            rows = self._values(response.body).get("rows")
-        except BrokenContract:
-            return None  # `read` says more
-        told = "" if rows else told_error(response.body, self.row_steps)
-        return Later(reason=f"the answer lists no orders, and {told}") if told else None
 
     def _values(self, body: bytes) -> dict[str, Any]:
         try:

@@ -38,14 +38,15 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-import msgspec
-from msgspec import Raw, Struct
+from msgspec import Struct
 
-from platforms.adapter import EMPTY_PAGE, LARGEST, LONGEST_KEY, BadRow, Declaration, Page, Row
+from platforms.adapter import EMPTY_PAGE, LONGEST_KEY, BadRow, Declaration, Page, Row
 from platforms.bounds import RequestedBounds, Window, until_ms, window_text
 from platforms.errors import BrokenContract, Unreadable, WindowIgnored
+from platforms.odd_rows import oddity
 from platforms.page_check import (
     ENOUGH,
+    ListSizes,
     PageCheck,
     PageSize,
     Suspect,
@@ -53,8 +54,6 @@ from platforms.page_check import (
     halves,
     is_enough,
     may_be_limit,
-    of_lists,
-    of_totals,
     wants_again,
     wants_check,
     wants_halves,
@@ -80,9 +79,6 @@ _MOST_BAD = 100  # of one window: with more, the declaration is wrong
 _SHOWN = 4096  # bytes of a bad row
 _FEW_ROWS = 20  # from here on, a page mostly from outside the window is no accident
 _FEW_BAD = 3  # so many bad rows, and most of an answer, are no accident either
-_DEEP = 300  # brackets: a row with fewer needs no further check
-_SPARE_DEPTH = 100  # levels between what we can read and what a reader of a page of orders can
-_any_json = msgspec.json.Decoder(Raw)
 
 
 class Ask(NamedTuple):
@@ -170,7 +166,7 @@ class Reading:
         self.server_time_ms: int | None = None
         self._wants_check = checks_window
         self._check: WindowCheck | None = None
-        self._page_sizes, self._name = page_sizes, list_name
+        self._sizes = None if page_sizes is None else ListSizes(page_sizes, list_name)
         self._page_check: PageCheck | None = None
         self._total_check: TotalCheck | None = None
         self._suspects: list[Suspect] = []
@@ -370,80 +366,67 @@ class Reading:
 
     def _begin_page_check(self, part: Part, page: Page) -> None:
         """Check the answer next if it may have been cut, and nothing says so."""
-        sizes = self._page_sizes
-        if sizes is None or part.pages or part.is_numbered:
+        if self._sizes is None or part.pages or part.is_numbered:
             return
         if is_enough(page, self._rules):
-            sizes[self._name] = ENOUGH
+            self._sizes["answer"] = ENOUGH
         elif self._rules.style != "one" and not may_be_limit(len(page.rows)):
             return
-        elif wants_check(sizes.get(self._name, PageSize()), page):
+        elif wants_check(self._sizes["answer"], page):
             parts = halves(part.window, self._bounds, page)
             self._page_check = PageCheck(part.window, parts, page, has_next=self._rules.has_next) if parts else None
 
     def _judge_page(self, check: PageCheck, page: Page) -> None:
-        assert self._page_sizes is not None
-        known = check.feed(page, self._page_sizes.get(self._name, PageSize()))
+        assert self._sizes is not None
+        known = check.feed(page, self._sizes["answer"])
         if known is not None:
-            self._page_sizes[self._name], self._page_check = known, None
+            self._sizes["answer"], self._page_check = known, None
 
     def _begin_total_check(self, part: Part, page: Page, total: int | None) -> None:
         """Check the total of a first answer next if it may be the most that the platform counts."""
-        if self._page_sizes is None or total is None or part.pages > 1 or not self._can_split(part.window):
+        if self._sizes is None or total is None or part.pages > 1 or not self._can_split(part.window):
             return
-        name = of_totals(self._name)
-        known = self._page_sizes.get(name, PageSize())
+        known = self._sizes["total"]
         if wants_halves(known, total):
             self._total_check = TotalCheck(part.window, self._bounds, page, total)
         elif total > known.rows:
-            self._page_sizes[name] = PageSize(total)
+            self._sizes["total"] = PageSize(total)
 
     def _may_be_cut(self, part: Part, step: Step) -> bool:
         """Return whether a list of several pages without a total ends where the platform may list no more."""
         count = len(part.keys)
         is_end = step in ("done", "unproven") and part.first_total is None and part.pages > 1 and not part.is_numbered
-        if not is_end or self._page_sizes is None or not self._can_split(part.window):
+        if not is_end or self._sizes is None or not self._can_split(part.window):
             return False
-        name = of_lists(self._name)
-        known = self._page_sizes.get(name, PageSize())
-        self._page_sizes[name] = max(known, PageSize(count))  # so its halves are whole, unless they list as many
+        known = self._sizes["list"]
+        self._sizes["list"] = max(known, PageSize(count))  # so its halves are whole, unless they list as many
         return wants_again(known, count)
 
     def _end_suspects(self) -> None:
         """Judge the lists whose halves have been read: if those listed no other orders, the list was whole."""
         while self._suspects and (not self._todo or self._todo[-1].window.start_ms >= self._suspects[-1].end_ms):
             suspect = self._suspects.pop()
-            if self._page_sizes is not None and len(self._versions) == suspect.known:
-                name = of_lists(self._name)
-                known = self._page_sizes.get(name, PageSize())
-                self._page_sizes[name] = max(known, known.checked(suspect.orders))
+            if self._sizes is not None and len(self._versions) == suspect.known:
+                known = self._sizes["list"]
+                self._sizes["list"] = max(known, known.checked(suspect.orders))
 
     def _judge_total(self, check: TotalCheck, page: Page) -> None:
-        assert self._page_sizes is not None
-        known = check.feed(page, self._page_sizes.get(of_totals(self._name), PageSize()))
+        assert self._sizes is not None
+        known = check.feed(page, self._sizes["total"])
         if known is None:
             return
-        self._page_sizes[of_totals(self._name)], self._total_check = known, None
+        self._sizes["total"], self._total_check = known, None
         if check.is_cut:
             part = self._todo[-1]
             self._replace(part, 2, crowd_ms(check.first, part.window, self._bounds.step_ms))
 
     def _set_aside(self, page: Page) -> list[Row]:
         """Return the rows that can be written and read again, and keep the others as bad."""
-        most, rows = self._largest_row, page.rows
-        odd = [
-            row
-            for row in rows
-            for key, version, modified_ms, body in (row,)
-            if not 0 < len(key) <= LONGEST_KEY
-            or not 0 <= version <= LARGEST
-            or not (modified_ms is None or -LARGEST <= modified_ms <= LARGEST)
-            or len(body) > most
-            or (len(body) > _DEEP and body.count(b"[") + body.count(b"{") > _DEEP and _is_deep(body))
-        ]
+        rows, most = page.rows, self._largest_row
+        odd = [(row, fault) for row in rows if (fault := oddity(row, most))]
         if not odd and not page.bad:
             return rows
-        bad = [*page.bad, *(BadRow(row.key[:LONGEST_KEY], _oddity(row, most), row.body[:_SHOWN]) for row in odd)]
+        bad = [*page.bad, *(BadRow(row.key[:LONGEST_KEY], fault, row.body[:_SHOWN]) for row, fault in odd)]
         listed = len(rows) + len(page.bad)
         if len(bad) >= self._few_bad and 2 * len(bad) > listed:
             raise Unreadable(f"{len(bad)} of {listed} rows of an answer cannot be read; {_told(bad[0])}", bad[0].body)
@@ -451,7 +434,7 @@ class Reading:
             self._bad.setdefault((each.key, each.body), each)
         if len(self._bad) > _MOST_BAD:
             raise self._bad_rows()
-        aside = set(map(id, odd))
+        aside = {id(row) for row, _ in odd}
         return [row for row in rows if id(row) not in aside] if odd else rows
 
     def _bad_rows(self) -> BrokenContract:
@@ -566,28 +549,6 @@ def _open(before: Sequence[ListedBefore]) -> list[ListedBefore]:
 
 def _told(row: BadRow) -> str:
     return f"the first, key {row.key if row.key is None else row.key[:64]!r}: {row.reason}"
-
-
-def _oddity(row: Row, most_bytes: int) -> str:
-    """Return the fault of a row that cannot be written."""
-    if not 0 < len(row.key) <= LONGEST_KEY:
-        return f"its key has {len(row.key)} characters, where 1 to {LONGEST_KEY} are allowed"
-    if not 0 <= row.version <= LARGEST:
-        return "its version is no number from 0 to 2**63 - 1"
-    if row.modified_ms is not None and abs(row.modified_ms) > LARGEST:
-        return "its time does not fit into 64 bit"
-    if len(row.body) > most_bytes:
-        return f"{len(row.body)} bytes, where {most_bytes} are allowed"
-    return "it is nested too deeply"
-
-
-def _is_deep(body: bytes) -> bool:
-    """Return whether a row could be too deep for others, which read it inside of a page at another depth."""
-    try:
-        _any_json.decode(b"[" * _SPARE_DEPTH + body + b"]" * _SPARE_DEPTH)
-    except (msgspec.DecodeError, RecursionError):
-        return True
-    return False
 
 
 def is_asked(bounds: RequestedBounds, modified_ms: int | None) -> bool:

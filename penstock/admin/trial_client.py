@@ -131,14 +131,13 @@ class TrialClient(Generic[LogT]):
             response = await self._send(request)
             self.body, self.headers = response.body, response.headers
             self.limit = called(told_by, self.adapter, response)
+            trouble: Later | SlowDown
             match outcome_of(self.adapter, response, is_last=tried == IN_PLACE_TRIES):
                 case None:
                     try:
                         return await self._with_details(called(self.adapter.page, response))
-                    except Garbled:
-                        if tried == IN_PLACE_TRIES:
-                            raise
-                        trouble: Later | SlowDown = Later()
+                    except Garbled as error:
+                        trouble = Later(reason=error.reason)
                     except BrokenContract as error:
                         raise TrialRefused(error.reason, self._rows_hint()) from error
                 case Empty():
@@ -150,10 +149,11 @@ class TrialClient(Generic[LogT]):
                     continue
                 case Park(reason=reason) | Bug(reason=reason):
                     raise TrialRefused(without_secrets(reason), self._refusal_hint(response, request))
-                case (Later() | SlowDown()) as trouble:
-                    if tried == IN_PLACE_TRIES or wait_of(trouble, USUAL, tried) > LONGEST_WAIT_MS:
-                        hint = RATE_HINT if isinstance(trouble, SlowDown) else self._refusal_hint(response, request)
-                        raise TrialRefused(_later(response, trouble), hint, may_pass=True)
+                case (Later() | SlowDown()) as passing:
+                    trouble = passing
+            if tried == IN_PLACE_TRIES or wait_of(trouble, USUAL, tried) > LONGEST_WAIT_MS:
+                hint = RATE_HINT if isinstance(trouble, SlowDown) else self._refusal_hint(response, request)
+                raise TrialRefused(_later(response, trouble), hint, may_pass=True)
             await anyio.sleep(wait_of(trouble, USUAL, tried) / 1000)
         raise TrialRefused("the platform could not answer")
 

@@ -196,8 +196,8 @@ class PlatformSession:
             return []
         try:
             return await self._judge(adapter, reading, ask, response, is_last=is_last)
-        except Garbled:
-            return Later()
+        except Garbled as error:
+            return Later(reason=error.reason)
         except BrokenContract as error:
             error.said = error.said or response.body
             raise
@@ -313,8 +313,8 @@ class PlatformSession:
                         )
                     case Bug(reason=reason):
                         raise Stopped(Hopeless(without_secrets(reason), shown(response.body)))
-            except Garbled:
-                trouble = Later()
+            except Garbled as error:
+                trouble = Later(reason=error.reason)
             except (PlatformDown, TooMuch) as error:
                 trouble = PlatformDown(str(error))
             if isinstance(trouble, SlowDown):

@@ -36,6 +36,12 @@ def test_a_page_is_read() -> None:
     assert (read.next, read.total, read.bad) == ("t2", 2, [])
 
 
+def read_answer(declared: DeclaredAdapter, said: Response) -> Page:
+    """Return the page as a caller reads it: first the outcome, which is none, then the page."""
+    assert declared.outcome(said) is None
+    return declared.page(said)
+
+
 @pytest.mark.parametrize(
     "body",
     [
@@ -123,9 +129,9 @@ def test_a_list_that_is_null_is_empty() -> None:
 @pytest.mark.parametrize("listed", [{"orders": []}, {"orders": None}, {"total": 0}], ids=["empty", "null", "left out"])
 def test_an_error_beside_no_orders_is_never_an_empty_page(beside: dict[str, Any], listed: dict[str, Any]) -> None:
     """Under HTTP 200, where no rule of the file knows it."""
-    outcome = adapter().outcome(answer(listed | beside))
-    assert isinstance(outcome, Later)
-    assert outcome.reason == "the answer lists no orders, and tells of an error: overloaded"
+    with pytest.raises(Garbled) as refused:
+        read_answer(adapter(), answer(listed | beside))
+    assert refused.value.reason == "the answer lists no orders, and tells of an error: overloaded"
 
 
 @pytest.mark.parametrize(
@@ -151,9 +157,9 @@ def test_an_error_beside_no_orders_is_never_an_empty_page(beside: dict[str, Any]
 def test_a_code_beside_no_orders_is_never_an_empty_page(
     beside: dict[str, Any], told: str, listed: dict[str, Any]
 ) -> None:
-    outcome = adapter().outcome(answer(listed | beside))
-    assert isinstance(outcome, Later)
-    assert outcome.reason.startswith(f"the answer lists no orders, and has the {told}: if that is no error, ")
+    with pytest.raises(Garbled) as refused:
+        read_answer(adapter(), answer(listed | beside))
+    assert refused.value.reason.startswith(f"the answer lists no orders, and has the {told}: if that is no error, ")
 
 
 @pytest.mark.parametrize(
@@ -168,7 +174,7 @@ def test_a_code_beside_no_orders_is_never_an_empty_page(
     ],
 )
 def test_a_code_that_means_no_error_is_an_empty_page(beside: dict[str, Any]) -> None:
-    assert adapter().outcome(answer({"orders": [], "total": 0} | beside)) is None
+    assert read_answer(adapter(), answer({"orders": [], "total": 0} | beside)).rows == []
 
 
 @pytest.mark.parametrize("beside", [{"code": 500}, {"error": "busy"}, {"success": False}])
@@ -179,12 +185,13 @@ def test_an_error_stands_at_any_level_above_the_orders(beside: dict[str, Any]) -
         {"data": {"result": {"list": [], "total": 0}} | beside},
         {"data": {"result": {"list": [], "total": 0}}} | beside,
     ):
-        assert isinstance(declared.outcome(answer(answered)), Later)
-        assert declared.outcome(answer({"data": {"result": {"list": [], "total": 0, "buyer": beside}}})) is None
+        with pytest.raises(Garbled):
+            read_answer(declared, answer(answered))
+        assert read_answer(declared, answer({"data": {"result": {"list": [], "total": 0, "buyer": beside}}})).rows == []
 
 
 def test_a_code_beside_orders_does_not_hide_them() -> None:
-    assert adapter().outcome(answer({"orders": [row(code=500)], "code": 500})) is None
+    assert len(read_answer(adapter(), answer({"orders": [row(code=500)], "code": 500})).rows) == 1
 
 
 def test_a_rule_says_what_an_error_beside_no_orders_means() -> None:
@@ -193,6 +200,7 @@ def test_a_rule_says_what_an_error_beside_no_orders_means() -> None:
         for outcome, meant in (("fine", None), ("empty", Empty())):
             rules = [{"body": next(iter(beside)), "equals": equals, "outcome": outcome}]
             assert adapter(errors=rules).outcome(said) == meant
+        assert adapter(errors=[{**rules[0], "outcome": "fine"}]).page(said).rows == []
 
 
 def test_an_error_in_place_of_orders_is_named_by_the_page() -> None:
@@ -216,13 +224,12 @@ def test_an_error_in_place_of_orders_is_named_by_the_page() -> None:
 )
 def test_an_answer_that_tells_of_no_error_is_an_empty_page(beside: dict[str, Any]) -> None:
     said = answer({"orders": [], "total": 0} | beside)
-    assert adapter().outcome(said) is None
-    assert adapter().page(said).rows == []
+    assert read_answer(adapter(), said).rows == []
 
 
 def test_an_error_beside_orders_does_not_hide_them() -> None:
     said = answer({"orders": [row()], "error": "one order could not be loaded"})
-    assert adapter().outcome(said) is None
+    assert len(read_answer(adapter(), said).rows) == 1
     assert [each.key for each in adapter().page(said).rows] == ["a"]
 
 

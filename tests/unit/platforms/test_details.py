@@ -73,6 +73,16 @@ def test_details_that_are_not_as_declared_are_not_taken_for_none(body: object, e
         declared.detail_page(said(body), LISTED[:1])
 
 
+@pytest.mark.parametrize("listed", [[], None])
+def test_details_of_nothing_beside_an_error_are_asked_for_again(listed: object) -> None:
+    """The list has its orders under another name, so its own look at an error says nothing here."""
+    declared = adapter(detail=detail())
+    with pytest.raises(Garbled, match=r"lists no orders, and has the code 50001: .*: busy"):
+        declared.detail_page(said({"found": listed, "code": 50001, "message": "busy"}), LISTED)
+    rule = {"body": "code", "equals": 50001, "outcome": "fine"}
+    assert len(adapter(detail=detail(), errors=[rule]).detail_page(said({"found": [], "code": 50001}), LISTED).bad) == 3
+
+
 def test_the_version_of_the_details_says_whether_versions_rise() -> None:
     record = {"version": {"kind": "hash"}}
     assert not adapter(record=record, detail=detail()).declaration.is_version_ordered
