@@ -18,7 +18,7 @@ from streams.connection import Connection
 from streams.entries import Codec, Entry, Synced, T
 from streams.errors import Disconnected, OutcomeUnknown, RevisionConflict, StreamError
 from streams.frames import Message
-from streams.leader_get import get_of_leader, last_of_leader
+from streams.leader_get import get_of_leader, info_of_leader, is_of_most, last_of_leader
 from streams.log import Behind, milliseconds_of, subjects_of
 from streams.marked import MarkedWriter
 from streams.publisher import Publisher
@@ -257,6 +257,12 @@ class Bucket(Generic[T]):
         """Return the time by the clock that `stored_ms` comes from, a moment ago. Raises NoStream, Disconnected."""
         answer = await self._connection.api(f"STREAM.INFO.{self._stream}", domain=self.domain)
         return milliseconds_of(answer["ts"])
+
+    async def check_most(self) -> None:
+        """Raise Disconnected unless most of the servers that keep it are in touch. Those that are not show what was.
+        Raises NoStream, OutcomeUnknown."""
+        if not is_of_most(await info_of_leader(self._connection, self._stream, timeout_s=READ_S)):
+            raise Disconnected(f"bucket {self.name}: most of its servers are away, so what is there cannot be known")
 
     # ---- one read
 

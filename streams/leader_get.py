@@ -23,6 +23,8 @@ from streams.frames import parse_headers
 TRY_S = 1.0
 """Seconds of one try. A server that has just died does not answer, and the next one does."""
 PAUSE_S = 0.1
+HEARD_S = 3.0
+"""A leader hears the others each second. Without them it goes on as leader for up to twenty."""
 LATE_S = 0.25
 """An answer that took so long is late. A leader that another one has followed stood still for four seconds at least."""
 _GONE = (10037, 10043, 10057)
@@ -68,6 +70,13 @@ async def info_of_leader(connection: Connection, stream: str, *, timeout_s: floa
     if answer is None:
         raise OutcomeUnknown("there is no answer about the stream", subject=stream)
     return answer
+
+
+def is_of_most(info: Mapping[str, Any]) -> bool:
+    """Return whether whoever tells of a stream leads it, and has heard so many others that they are most."""
+    others = info["cluster"].get("replicas") or () if info["config"]["num_replicas"] > 1 else ()
+    heard = sum(other["active"] < HEARD_S * 1e9 for other in others)
+    return not others or ("leader" in info["cluster"] and 2 * heard >= len(others))
 
 
 async def _in_time(

@@ -392,12 +392,14 @@ async def living(bucket: Bucket[bytes]) -> list[NodeRecord]:
     """Return the records of the live nodes, for a caller that reads once. Records that do not decode are left out. On
     several servers there may be none for a moment: nothing was written while they chose a leader, or a former one
     answers that has stood still. So it is read again until each live node has written anew. Raises NoStream,
-    Disconnected."""
+    Disconnected (also if none is found because most of the servers are away), OutcomeUnknown."""
     deadline_s = monotonic_s() + (ANEW_S if bucket.is_clustered else 0)
     found = await _read_living(bucket)
     while not found and monotonic_s() < deadline_s:
         await anyio.sleep(AGAIN_S)
         found = await _read_living(bucket)
+    if not found and bucket.is_clustered:
+        await bucket.check_most()
     return found
 
 

@@ -109,7 +109,7 @@ async def _carry_out(shared: GatewayState, operation: Operation, call: HttpCall)
         raise refused(422, "bad", shown(str(bad))) from None
     except StreamError as error:
         log.debug("gateway.trouble", extra=fields(operation=operation.name, error=str(error)))
-        raise trouble_of(error) from error
+        raise trouble_of(error, is_read=operation.method == "GET") from error
 
 
 async def _send(body: bytes, status: int, send: Send) -> None:

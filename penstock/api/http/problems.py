@@ -104,8 +104,9 @@ def written(problem: Problem, path: str) -> tuple[bytes, bytes]:
     return _encode(Reply(success=False, error=f"{told}; {problem.hint}" if problem.hint else told)), JSON_TYPE
 
 
-def trouble_of(error: StreamError) -> RefusedRequest:
-    """Return a broker error as a client sees it: whether the call took effect, and whether to repeat it."""
+def trouble_of(error: StreamError, *, is_read: bool = False) -> RefusedRequest:
+    """Return a broker error as a client sees it: whether the call took effect, and whether to repeat it. `is_read`:
+    the call changes nothing."""
     match error:
         case StoreFull():
             return refused(
@@ -121,6 +122,8 @@ def trouble_of(error: StreamError) -> RefusedRequest:
             return refused(413, "too_large", "larger than the server takes; nothing was stored")
         case Disconnected() | NoStream():
             return refused(503, "unavailable", "the server cannot be reached; nothing was done", retry_after_s=1)
+        case OutcomeUnknown() if is_read:
+            return refused(504, "unknown", "the server did not answer", hint="ask again", retry_after_s=1)
         case OutcomeUnknown():
             return refused(
                 504,

@@ -15,6 +15,13 @@ from tests.support.processes import cluster, urls_of
 from tests.support.server import topology_for
 
 WITHIN_S = 20.0
+ASKED = (
+    ("doctor", "--json"),
+    ("why", "1"),
+    ("jobs", "peek", "t", "1"),
+    ("batch", "show", "b"),
+    ("nodes",),
+)
 
 
 async def test_commands_say_that_most_of_the_servers_are_away(tmp_path: Path) -> None:
@@ -35,12 +42,15 @@ async def test_commands_say_that_most_of_the_servers_are_away(tmp_path: Path) ->
                 server.kill()
             await _until_nobody_leads(servers[0].url)
             async with anyio.create_task_group() as tasks:
-                for words in (("doctor", "--json"), ("why", "1"), ("jobs", "peek", "t", "1")):
+                for words in ASKED:
                     tasks.start_soon(run, *words)
     assert {name: ended.code for name, ended in told.items()} == dict.fromkeys(told, 1)
     assert max(took_s.values()) < WITHIN_S
     checks = {check["name"]: check for check in told.pop("doctor").json()["checks"]}
     assert "start the servers of the cluster that are down" in checks["jetstream"]["do"]
+    for ended in told.values():
+        assert "may have been done" not in ended.err  # they only read
+    assert "cannot be known" in told.pop("nodes").err
     for ended in told.values():
         assert "`penstock doctor`" in ended.err
 

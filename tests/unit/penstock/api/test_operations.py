@@ -13,6 +13,7 @@ from penstock.api.http.openapi import document
 from penstock.api.http.problems import RefusedRequest
 from penstock.api.operations import OPERATIONS
 from penstock.api.service.service import SERVICES
+from penstock.sdk.calls import READS
 from streams.job_messages import LARGEST_BODY
 
 
@@ -28,6 +29,12 @@ def test_a_service_has_the_endpoints_of_its_engine() -> None:
     endpoints = [one.endpoint for one in OPERATIONS if one.endpoint is not None]
     for engine, facts in SERVICES.items():
         assert sorted(one.name for one in endpoints if one.engine == engine) == sorted(facts.order.split())
+
+
+def test_a_client_knows_which_endpoints_only_read() -> None:
+    """Of those that are no GET, these two compute something."""
+    found = {one.endpoint.name: one.method for one in OPERATIONS if one.endpoint is not None}
+    assert {name for name, method in found.items() if method == "GET"} | {"check", "plan"} == READS
 
 
 def test_every_reference_in_the_document_leads_somewhere() -> None:
