@@ -135,6 +135,7 @@ class Scheduler:
         failures: Failures[str] = Failures(log, "schedule.failed", "key", FORESEEN)
         self._tending = Tending(clock, failures, at_once=AT_ONCE)
         self._ends_ms: dict[str, int] = {}
+        self._untold: dict[str, Step] = {}
         self._storing = ""
         self.elected = anyio.Event()
         """Set while this node leads and knows all records."""
@@ -150,6 +151,7 @@ class Scheduler:
         log.info("schedule.leads", extra=fields(node=self._node))
         self._tending.clear()
         self._ends_ms.clear()
+        self._untold.clear()
         try:
             async with anyio.create_task_group() as tasks:
                 await tasks.start(self._live.run)
@@ -167,6 +169,7 @@ class Scheduler:
         if held is None:
             self._tending.failures.over(key)
             self._ends_ms.pop(key, None)
+            self._untold.pop(key, None)
         elif key != self._storing:  # the look that stored it goes on
             self._tending.put(key, rests_until_ms(held.record))
 
@@ -185,6 +188,7 @@ class Scheduler:
         is_noted = False
         while lease.is_held() and (held := self._live.get(key)) is not None:
             record = held.record
+            self._tell(key, record)
             if record.stale:
                 gone = await self._take_back(topic, name, record)
                 await self._set(key, held, taken_back(record, record.stale, gone))
@@ -206,12 +210,23 @@ class Scheduler:
                 now_ms = self._clock.now_ms()
                 noted, is_noted = record if is_noted else await self._noted(key, record, now_ms), True
                 step = decide(noted, now_ms, is_open=bool(open_runs(noted)))
-                if step.missed is not None:
-                    log.warning("schedule.missed", extra=fields(key=key, first_ms=step.missed[0], to_ms=step.missed[1]))
                 if step.record is record:
                     return self._next_look_ms(key, step, now_ms)
+                self._untold[key] = step
                 await self._set(key, held, step.record)
+                self._tell(key, step.record)
         return None
+
+    def _tell(self, key: str, stored: Schedule) -> None:
+        """Name the occurrences that the last step does not run, once it is known to be stored: else another leader may
+        run them."""
+        step = self._untold.pop(key, None)
+        if step is None or step.record != stored:
+            return
+        if step.missed is not None:
+            log.warning("schedule.missed", extra=fields(key=key, first_ms=step.missed[0], to_ms=step.missed[1]))
+        if step.left_out_ms is not None:
+            log.info("schedule.left_out", extra=fields(key=key, due_ms=step.left_out_ms, overlap=stored.overlap))
 
     def _next_look_ms(self, key: str, step: Step, now_ms: int) -> int | None:
         """Return when to look again: at the schedule, or at the ends of runs, as planned before or sooner."""

@@ -41,6 +41,8 @@ class Step(NamedTuple):
     look_ms: int | None = None
     missed: tuple[int, int] | None = None
     """The first and the last of those that were missed and are not run."""
+    left_out_ms: int | None = None
+    """The one that overlap leaves out."""
 
 
 def decide(record: Schedule, now_ms: int, *, is_open: bool) -> Step:
@@ -128,8 +130,9 @@ def _late(record: Schedule, first_ms: int, now_ms: int, *, is_open: bool) -> Ste
     dues = undecided(record, now_ms, now_ms, most=MOST_AT_ONCE)
     left_ms = latest_due(record, record.last_ms, dues[0] - 1 if dues else now_ms)
     missed = None if left_ms is None else (first_ms, left_ms)
-    after = _run(record, dues, now_ms, is_open=is_open) if dues else replace(record, last_ms=left_ms or first_ms)
-    return Step(after, now_ms, missed)
+    if not dues:
+        return Step(replace(record, last_ms=left_ms or first_ms), now_ms, missed)
+    return _run(record, dues, now_ms, is_open=is_open)._replace(missed=missed)
 
 
 def undecided(record: Schedule, until_ms: int, now_ms: int, *, most: int) -> tuple[int, ...]:
@@ -150,7 +153,7 @@ def _owing(record: Schedule, now_ms: int, *, is_open: bool) -> Step:
     """Decide about those that were due before a pause or another definition: all, or one if they may not overlap."""
     most = MOST_AT_ONCE if record.overlap == "allow" else 1
     rest = replace(record, owed=record.owed[most:])
-    return Step(_run(rest, record.owed[:most], now_ms, is_open=is_open), now_ms)
+    return _run(rest, record.owed[:most], now_ms, is_open=is_open)
 
 
 def _backfilled(record: Schedule, span: tuple[int, int], now_ms: int) -> Step:
@@ -178,17 +181,18 @@ def _with_new(runs: Sequence[PastRun], dues: Collection[int], now_ms: int, kind:
     return tuple(run for run in after if run.due_ms in kept)
 
 
-def _run(record: Schedule, dues: tuple[int, ...], now_ms: int, *, is_open: bool) -> Schedule:
-    """Return the record once these are due. If another one has not ended, `overlap` decides. Only with `allow` they are
+def _run(record: Schedule, dues: tuple[int, ...], now_ms: int, *, is_open: bool) -> Step:
+    """Decide about these, which are due. If another one has not ended, `overlap` decides. Only with `allow` they are
     more than one."""
     if record.overlap == "allow" or not is_open:
-        return _claimed(record, dues, now_ms)
+        return Step(_claimed(record, dues, now_ms), now_ms)
     if record.overlap == "cancel":
-        return replace(_claimed(record, dues, now_ms), cancelling=tuple(map(due_of, open_runs(record))))
+        claimed = _claimed(record, dues, now_ms)
+        return Step(replace(claimed, cancelling=tuple(map(due_of, open_runs(record)))), now_ms)
     last_ms = max(record.last_ms, *dues)
     if record.overlap == "buffer" and not record.buffered_ms:
-        return replace(record, last_ms=last_ms, buffered_ms=dues[-1])
-    return replace(record, last_ms=last_ms, left_out=record.left_out + 1)
+        return Step(replace(record, last_ms=last_ms, buffered_ms=dues[-1]), now_ms)
+    return Step(replace(record, last_ms=last_ms, left_out=record.left_out + 1), now_ms, left_out_ms=dues[-1])
 
 
 def _claimed(record: Schedule, dues: tuple[int, ...], now_ms: int) -> Schedule:

@@ -239,13 +239,17 @@ async def test_while_one_is_not_finished_the_next_are_left_out(ground: Ground) -
     assert await ground.state(record.added_ms) in ("delayed", "ready")
 
 
-async def test_one_waits_for_the_end_of_the_one_before_and_later_ones_are_left_out(ground: Ground) -> None:
-    async with open_jobs(ground.connection) as jobs, running(ground.actor()):
+async def test_one_waits_for_the_end_of_the_one_before_and_later_ones_are_left_out(
+    ground: Ground, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "actors.jobs.scheduler")
+    async with open_jobs(ground.connection) as jobs, running(ground.actor()), logging_of() as logged:
         wish = replace(EACH_SECOND, overlap="buffer")
         await ground.schedules.add("mail", "nightly", wish)
         record = await ground.record_when(lambda record: record.left_out > 1)
         first, waits_ms = record.runs[0], record.buffered_ms
         assert (waits_ms - first.due_ms, len(record.runs)) == (1000, 1)
+        assert (await logged.first("schedule.left_out"))["due_ms"] == waits_ms + 1000
         held = await jobs.reserve()
         await jobs.store.finish_many([held.receipt], remember_s=0)
         record = await ground.record_when(lambda record: len(record.runs) > 1 and not record.adding)
@@ -432,6 +436,29 @@ async def test_what_was_missed_while_no_node_was_there_is_run_as_its_policy_says
     assert [await ground.state(due_ms) for due_ms in dues] == [""] * (5 - count) + ["ready"] * count + ["delayed"]
     missed = {"skip": (dues[0], dues[4]), "once": (dues[0], dues[3])}.get(misfire)
     assert [(each["first_ms"], each["to_ms"]) for each in told] == ([missed] if missed else [])
+
+
+class PausedMeanwhile(NamedTuple):
+    """A finder that has a person pause the schedule while the leader looks for its jobs."""
+
+    ground: Ground
+    paused: list[Schedule]
+
+    async def find_many(self, keys: Sequence[tuple[str, str]], *, is_sure: bool) -> Mapping[tuple[str, str], KnownJob]:
+        if self.paused:
+            await self.ground.put(self.paused.pop())
+        return await self.ground.store.find_many(keys, is_sure=is_sure)
+
+
+async def test_what_is_decided_and_not_stored_is_not_called_missed(ground: Ground) -> None:
+    start_ms = now_ms() - 2 * HOUR
+    runs = (PastRun(due_ms=start_ms),)
+    record = Schedule(every_ms=HOUR // 2, start_ms=start_ms, last_ms=start_ms, added_ms=start_ms, runs=runs)
+    await ground.put(record)
+    finder = PausedMeanwhile(ground, [replace(record, is_paused=True)])
+    async with running(ground.actor(store=finder)), logging_of() as logged:
+        assert (await ground.record_when(lambda record: bool(record.runs[0].outcome))).is_paused
+        assert logged.of("schedule.missed") == []
 
 
 async def test_a_desk_that_refuses_is_asked_again(ground: Ground) -> None:

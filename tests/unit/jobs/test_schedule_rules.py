@@ -24,6 +24,7 @@ from actors.jobs.rules.schedule_steps import (
     MOST_AHEAD,
     REFILL_MS,
     SPREAD_MS,
+    Step,
     added,
     cancelled,
     decide,
@@ -596,7 +597,7 @@ def test_each_begins_a_fixed_delay_after_the_end_of_the_one_before(
         if triggers:
             asked = decide(triggered(record, now_ms=now_ms), now_ms, is_open=True).record
             record = with_ends(added(asked, asked.adding), [replace(asked.runs[-1], outcome="finished", ended_ms=1)])
-        assert decide(record, expected_ms, is_open=True) == (record, None, None), "it waits for the end"
+        assert decide(record, expected_ms, is_open=True) == Step(record), "it waits for the end"
         ended_ms = expected_ms + take_ms
         now_ms = expected_ms
         while now_ms < ended_ms:
@@ -688,7 +689,7 @@ def all_of(move: Callable[[Schedule], Schedule]) -> Schedule:
 def test_a_pause_takes_back_what_was_added_and_resuming_goes_on_from_now() -> None:
     record = all_of(lambda record: paused(*NAME, record, now_ms=T))
     assert record.stale == (T + MINUTE,)
-    assert decide(record, T + 5 * MINUTE, is_open=False) == (record, None, None)
+    assert decide(record, T + 5 * MINUTE, is_open=False) == Step(record)
     record = resumed(*NAME, taken_back(record, (T + MINUTE,)), now_ms=T + 10 * MINUTE + 1)
     assert follow(record, T + 10 * MINUTE + 1)[1] == [T + 11 * MINUTE], "what the pause left out was not missed"
 
@@ -953,7 +954,7 @@ def test_a_pause_holds_a_backfill_and_drops_nothing_of_it() -> None:
     held = paused(*NAME, claimed, now_ms=T)
     assert (held.adding, held.stale, held.backfill) == ((T - 9 * MINUTE,), (), (T - 9 * MINUTE, T))
     held = added(held, held.adding)
-    assert decide(held, T, is_open=False) == (held, None, None)
+    assert decide(held, T, is_open=False) == Step(held)
     assert decide(resumed(*NAME, held, now_ms=T), T, is_open=False).record.adding == (T - 8 * MINUTE,)
     assert removed(claimed, now_ms=T).adding == ()
 
