@@ -12,10 +12,10 @@ One of three servers that is cut off from the others is behind, too, and goes on
 37). So on three servers what is behind counts if it stays so for longer.
 """
 
+import logging
 import math
 import os
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,6 +26,8 @@ import msgspec
 from streams.clock import monotonic_s
 from streams.connection import Connection
 from streams.errors import NoStream, StreamError
+
+log = logging.getLogger(__name__)
 
 LASTS_S = 20.0
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -91,6 +93,7 @@ class StoreMemory:
         self._in_doubt: set[str] = set()
         self._doubted = anyio.Event()
         self._behind_s = math.inf
+        self._is_told = False
         self.is_fresh = False
         """Whether the streams were looked at since the last reconnect."""
 
@@ -165,8 +168,14 @@ class StoreMemory:
     def _write(self, kept: _Kept) -> None:
         if self._file is None:
             return
-        with suppress(OSError):  # no room or no right: the next process knows less
+        try:
             self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             draft = self._file.with_name(f"{self._file.name}.{os.getpid()}")
             draft.write_bytes(msgspec.json.encode(kept))
             draft.replace(self._file)
+        except OSError as error:  # no room or no right
+            if not self._is_told:
+                means = "the next process cannot know whether the server's data went back; set PENSTOCK_STATE"
+                facts = {"file": str(self._file), "error": error.strerror, "means": means}
+                log.warning("store.not_remembered", extra={"fields": facts})
+            self._is_told = True

@@ -65,6 +65,19 @@ async def test_only_who_knows_that_nothing_was_lost_is_in_no_doubt(
     assert not memory.is_in_doubt(stream)
 
 
+async def test_a_memory_that_cannot_be_kept_is_told_once(
+    connection: Connection, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    stream = await things(connection, 1)
+    (tmp_path / "state").write_text("is no folder")
+    memory = StoreMemory(connection, [stream], file=tmp_path / "state" / "seen.json")
+    for number in range(2):
+        assert await memory.look() == []
+        await connection.request(connection.namespace.subject("things", f"more-{number}"))
+    [told] = [line.__dict__["fields"] for line in caplog.records if line.getMessage() == "store.not_remembered"]
+    assert (told["file"], "PENSTOCK_STATE" in told["means"]) == (str(tmp_path / "state" / "seen.json"), True)
+
+
 @pytest.mark.parametrize("is_alive", [True, False])
 async def test_an_older_copy_of_the_files_is_told(own_server: EmbeddedServer, tmp_path: Path, is_alive: bool) -> None:
     store, copy, file = own_server.store / "jetstream", tmp_path / "copy", tmp_path / "seen.json"

@@ -46,6 +46,21 @@ def test_systemd_waits_for_the_node_and_watches_it() -> None:
     service = unit("systemd/penstock.service")["Service"]
     assert (service["Type"], service["NotifyAccess"]) == ("notify", "main")
     assert int(service["WatchdogSec"]) >= 10
+    assert service["KillMode"] == "mixed", "an embedded server is in the node's group, and must outlive its last work"
+
+
+def test_a_node_may_write_its_data_and_its_memory_of_the_server_wherever_it_runs() -> None:
+    data = "/var/lib/penstock"
+    state = str(Config(data=data).memory_file().parent)
+    folders = unit("systemd/penstock.service")["Service"]["StateDirectory"].split()
+    assert [f"/var/lib/{folder}" for folder in folders] == [data, state]
+    image = (DEPLOY / "docker/Dockerfile").read_text(encoding="utf-8")
+    assert f"VOLUME {data} {state}\n" in image
+    assert f"install --directory --owner penstock --mode 700 {state}\n" in image
+    [deployment] = [each for each in documents("kubernetes/penstock.yaml") if each["kind"] == "Deployment"]
+    [container] = deployment["spec"]["template"]["spec"]["containers"]
+    writable = {each["mountPath"] for each in container["volumeMounts"] if not each.get("readOnly")}
+    assert {data, state} <= writable
 
 
 def test_compose_names_variables_that_nodes_and_servers_read() -> None:
