@@ -39,6 +39,13 @@ test:
     {{bin}}/python -m tests.support.steady tests/unit tests/contract tests/integration -n 6 --dist loadfile --no-loadscope-reorder
     {{bin}}/python -m tests.support.steady tests/chaos -n 3 --dist loadfile
 
+# the same without the attacks on another Python, in an environment of its own: `just test-on python3.13`
+test-on python:
+    {{python}} -m venv build/{{file_name(python)}}
+    build/{{file_name(python)}}/bin/pip install -q --require-hashes -r requirements-dev.lock
+    build/{{file_name(python)}}/bin/pip install -q --no-deps --no-build-isolation -e .
+    build/{{file_name(python)}}/bin/python -m tests.support.steady tests/unit tests/contract tests/integration -n 6 --dist loadfile --no-loadscope-reorder
+
 # the long kills; the short form of each runs in `test`
 chaos seed="1":
     {{bin}}/pytest tests/chaos --long --seed {{seed}} --timeout 1800
