@@ -21,6 +21,12 @@ class Command(TyperCommand):
         """Return the arguments and options. Called by Typer."""
         return take_plain_values(super().get_params(ctx))
 
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """Return the words of the usage line. Called by Typer. Our arguments have their brackets already, and Typer
+        would add its own: `{TOPIC} [[BODY]]`."""
+        arguments = [each for each in self.get_params(ctx) if each.param_type_name == "argument"]
+        return ["[OPTIONS]", *(each.metavar or each.name.upper() for each in arguments)]
+
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the arguments and options. Called by Typer."""
         write_sections(formatter, _options(self, ctx))

@@ -1,5 +1,6 @@
 """The first screen: every command by what a person wants to do, on 80 columns."""
 
+import pytest
 from typer.testing import CliRunner
 
 from penstock.cli.root import COMMANDS, app
@@ -24,6 +25,19 @@ def test_the_first_screen_names_every_command_once_under_what_it_is_for() -> Non
 def test_a_groups_screen_says_what_each_of_its_commands_does() -> None:
     text = " ".join(" ".join(help_of("batch")).split())
     assert "items List an instance's items: what was to be done, how it ended, and why." in text
+
+
+@pytest.mark.parametrize(
+    ("words", "usage"),
+    [
+        ("verify", "SOURCE FROM [TO]"),
+        ("jobs finish", "RECEIPT..."),
+        ("rates watch", "[[KIND/]NAME]"),
+        ("settings set", "LEVEL [NAME=VALUE]..."),
+    ],
+)
+def test_a_usage_line_has_the_brackets_that_its_arguments_have(words: str, usage: str) -> None:
+    assert help_of(*words.split())[0] == f"Usage: penstock {words} [OPTIONS] {usage}"
 
 
 def test_options_for_the_server_stand_apart() -> None:
