@@ -221,8 +221,12 @@ async def embedded_server(
     `on_progress` is called every few seconds while a long start or stop goes on. Raises ServerNotStarted: no
     nats-server found, the store in use, the port taken, settings refused, or a server that does nothing.
     """
-    store = _prepared(store)
-    lock = await _locked(store)
+    try:
+        store = _prepared(store)
+        lock = await _locked(store)
+    except OSError as error:
+        why = f"the store {store} cannot be used by this user: {error.strerror}: choose another folder, or mend its owner"
+        raise ServerNotStarted(why) from error
     server = EmbeddedServer(
         store, port=port, config=config, sync_always=sync_always, lock=lock, on_progress=on_progress
     )

@@ -27,7 +27,7 @@ from anyio.abc import TaskStatus
 from actors.runtime.logs import fields
 from actors.runtime.membership import NodeRecord
 from actors.runtime.supervisor import ActorSpec, ActorState, Policy, Supervisor, one_error
-from penstock.errors import Interrupted
+from penstock.errors import Interrupted, UsageError
 from penstock.node.config import Config, node_name
 from penstock.node.last_end import LAST_S, end_within, keep_for
 from penstock.node.node import Node, open_node
@@ -150,7 +150,7 @@ async def _server(config: Config) -> AsyncIterator[EmbeddedServer | None]:
         yield None
         return
     forget_lost_store(config)
-    config.data_folder().mkdir(mode=0o700, parents=True, exist_ok=True)  # orders are personal data
+    _make_data_folder(config)
     async with embedded_server(
         server_folder(config),
         port=config.port,
@@ -212,6 +212,14 @@ async def _topology(config: Config, connection: Connection) -> None:
         await apply(connection, topology_of(config))
     else:
         await require(connection, topology_of(config))
+
+
+def _make_data_folder(config: Config) -> None:
+    folder = config.data_folder()
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # orders are personal data
+    except OSError as error:
+        raise UsageError(f"data: {folder}: {error.strerror}; name a folder where this user may write") from error
 
 
 def _record(config: Config) -> NodeRecord:

@@ -255,6 +255,19 @@ async def test_a_server_that_is_not_there_is_told_with_its_address() -> None:
     assert "Traceback" not in missing.err
 
 
+async def test_a_data_folder_that_cannot_be_used_is_named(tmp_path: Path) -> None:
+    file, inner = tmp_path / "file", tmp_path / "data" / "server"
+    file.touch()
+    inner.parent.mkdir()
+    inner.touch()
+    for data, code, said in (
+        (file, 2, f"data: {file}: File exists; name a folder where this user may write"),
+        (inner.parent, 1, f"the store {inner} cannot be used by this user: File exists: choose another folder"),
+    ):
+        refused = await penstock("up", "--data", str(data))
+        assert (refused.code, said in refused.err) == (code, True), refused.err
+
+
 async def test_an_exporter_that_is_missing_is_named_before_anything_is_opened(tmp_path: Path) -> None:
     missing = await penstock("up", "--data", str(tmp_path / "data"), OTEL_TRACES_EXPORTER="nosuch")
     assert missing.code == 2
