@@ -23,7 +23,8 @@ async def try_first_request(adapter: Adapter, account: Mapping[str, str], *, now
     try:
         values = resolve_values(account)
     except BadReference as error:
-        return [f"the platform was not asked, since a reference leads nowhere here: {error}"]
+        named = str(error).partition(": the variable")[0]
+        return [f"the platform was not asked, since a reference leads nowhere here: {named}; the nodes need it"]
     end_ms = now_ms - adapter.declaration.settle_ms
     window = Window(end_ms - min(WINDOW_MS, adapter.declaration.window.longest_ms), end_ms)
     problem = None
