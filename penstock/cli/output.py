@@ -4,6 +4,7 @@ import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from io import TextIOWrapper
 from typing import TextIO
 
 __all__ = ["Output", "moment"]
@@ -33,6 +34,8 @@ class Output:
 
     def __init__(self, *, is_json: bool, is_wide: bool = False, file: TextIO | None = None) -> None:
         self.is_json = is_json
+        if isinstance(sys.stdout, TextIOWrapper):  # a terminal without UTF-8 gets \u2026 for a sign that it lacks
+            sys.stdout.reconfigure(errors="backslashreplace")
         self._file = file or sys.stdout
         self._is_wide = is_wide
 
@@ -94,7 +97,14 @@ class Output:
         if self.is_json:
             import msgspec
 
-            self._file.write(msgspec.json.encode(document, enc_hook=str).decode() + "\n")
+            text = msgspec.json.encode(document, enc_hook=str).decode()
+            try:
+                text.encode(getattr(self._file, "encoding", None) or "utf-8")
+            except UnicodeEncodeError:
+                import json
+
+                text = json.dumps(json.loads(text))  # in ASCII
+            self._file.write(text + "\n")
 
     def records(self, columns: Mapping[str, str], records: Sequence[Mapping[str, object]], *, empty: str) -> None:
         """Print records: a table of the named columns (key to heading) for people, all of each for programs."""

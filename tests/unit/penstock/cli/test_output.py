@@ -1,7 +1,8 @@
 """Tables on a terminal: other columns are narrowed before any id is broken; `--wide` and a pipe have no limit."""
 
+import json
 from collections.abc import Sequence
-from io import StringIO
+from io import BytesIO, StringIO, TextIOWrapper
 
 import pytest
 from hypothesis import given
@@ -65,6 +66,18 @@ def test_what_says_nothing_is_left_out_first_and_then_what_is_spare() -> None:
     assert max(map(len, lines)) <= 80
     assert sum("mall/s1" in line for line in lines) == 2
     assert any("parked" in line and "2h59m" in line and "vm-12966-1be6" in line for line in lines)
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "gbk"])
+def test_a_terminal_without_utf_8_gets_what_it_lacks_as_numbers(monkeypatch: pytest.MonkeyPatch, encoding: str) -> None:
+    for is_json in (False, True):
+        monkeypatch.setattr("sys.stdout", terminal := TextIOWrapper(BytesIO(), encoding=encoding, write_through=True))
+        out = Output(is_json=is_json)
+        out.say("and 3 more … \u0ca0")
+        out.table(["why"], [["\u0ca0…é"]])
+        out.result({"why": "\u0ca0…é"})
+        written = terminal.buffer.getvalue().decode(encoding)  # type: ignore[attr-defined] # it is a BytesIO
+        assert (json.loads(written) == {"why": "\u0ca0…é"}) if is_json else (written.count("\\u0ca0") == 2)
 
 
 words = st.text(alphabet="abcdefgh-/.0123456789", min_size=1, max_size=64)
