@@ -225,10 +225,9 @@ async def embedded_server(
         store = _prepared(store)
         lock = await _locked(store)
     except OSError as error:
-        why = (
+        raise ServerNotStarted(
             f"the store {store} cannot be used by this user: {error.strerror}: choose another folder, or mend its owner"
-        )
-        raise ServerNotStarted(why) from error
+        ) from error
     server = EmbeddedServer(
         store, port=port, config=config, sync_always=sync_always, lock=lock, on_progress=on_progress
     )

@@ -223,5 +223,7 @@ def _text(value: object) -> str:
             return ",".join(map(str, value))
         case bool():
             return "yes" if value else "no"
+        case float():
+            return f"{value:g}"
         case _:
             return str(value)

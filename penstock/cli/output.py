@@ -78,8 +78,9 @@ class Output:
             room = shutil.get_terminal_size().columns - BETWEEN * len(widths) + 1
             widths = narrowed(widths, room, [column in IDS for column in columns])
             if sum(widths) > room:
-                longest = max(map(len, columns))
-                blocks = (zip(columns, row, strict=True) for row in rows)
+                keys = [column.replace("\n", " ") for column in columns]
+                longest = max(map(len, keys))
+                blocks = (zip(keys, row, strict=True) for row in rows)
                 self.say("\n\n".join("\n".join(f"{key:{longest}}  {cell}" for key, cell in block) for block in blocks))
                 return
         table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
