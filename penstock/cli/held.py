@@ -1,6 +1,5 @@
 """`penstock jobs reserve` and what follows: finish, touch, release, bury, by receipt."""
 
-import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Annotated
@@ -10,6 +9,7 @@ import typer
 from penstock.cli.call import CommandCall, command
 from penstock.cli.person import who
 from penstock.errors import UsageError
+from penstock.rows.typed import read_typed
 from penstock.times import span_text, time_text
 
 if TYPE_CHECKING:
@@ -162,7 +162,7 @@ async def _settle(call: CommandCall, verb: str, done: str, receipts: Sequence[st
 
 def _receipts(receipts: Sequence[str]) -> list[str]:
     if list(receipts) == ["-"]:
-        receipts = [line.strip() for line in sys.stdin if line.strip()]
+        receipts = [line.strip() for line in read_typed().decode("utf-8", "replace").splitlines() if line.strip()]
     if not receipts:
         raise UsageError("name at least one RECEIPT; `penstock jobs reserve` gives them")
     return list(receipts)

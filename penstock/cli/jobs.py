@@ -1,6 +1,5 @@
 """`penstock jobs`: put aside until they are due, handed out, taken back when their time to run is over."""
 
-import sys
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -82,7 +81,7 @@ async def _add(
     if file:
         await _add_file(call, file, Defaults(job, tz), skips_bad=on_bad == "skip", from_line=from_line, rate=rate)
         return
-    await _add_one(call, replace(job, body=read_body(body, sys.stdin.buffer)))
+    await _add_one(call, replace(job, body=read_body(body)))
 
 
 async def _add_one(call: CommandCall, job: NewJob) -> None:

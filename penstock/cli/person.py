@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from penstock.errors import PenstockError, UsageError
+from penstock.rows.typed import read_line
 
 __all__ = ["By", "PerSecond", "Yes", "confirm", "progress", "who"]
 
@@ -33,7 +34,8 @@ def confirm(question: str, *, is_sure: bool) -> None:
         return
     if not sys.stdin.isatty():
         raise UsageError(f"{question} Not asked, since this is no terminal: add --yes")
-    if not typer.confirm(question, err=True):
+    typer.echo(f"{question} [y/N]: ", nl=False, err=True)
+    if read_line().decode("utf-8", "replace").strip().lower() not in ("y", "yes"):
         raise PenstockError("left as it is")
 
 

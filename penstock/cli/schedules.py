@@ -1,6 +1,5 @@
 """`penstock schedules`: what comes again and again, by a cron line or at an interval."""
 
-import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
@@ -131,7 +130,7 @@ async def _add(
         start_ms=read_moment(start, now_ms=now_ms(), zone=zone) if start else 0,
         initial_delay_ms=read_span("--initial-delay", initial_delay) if initial_delay else 0,
         jitter_ms=read_span("--jitter", jitter) if jitter else 0,
-        body=read_body(body, sys.stdin.buffer),
+        body=read_body(body),
         batch=batch,
         source=source,
         data_time=data_time,

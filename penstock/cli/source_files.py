@@ -9,6 +9,7 @@ import typer
 from penstock.cli.call import CommandCall, command
 from penstock.cli.person import progress
 from penstock.errors import UsageError
+from penstock.rows.typed import read_typed
 
 if TYPE_CHECKING:
     from actors.fetch.source_import import Imported
@@ -84,7 +85,7 @@ def _summary(done: "Imported", *, faults: int, is_trial: bool, is_updating: bool
 
 def _bytes(file: str) -> bytes:
     if file == STDIN:
-        return sys.stdin.buffer.read()
+        return read_typed()
     try:
         return Path(file).read_bytes()
     except OSError as error:

@@ -6,6 +6,7 @@ reported by its number, and stops no other line.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
@@ -17,6 +18,7 @@ from msgspec.structs import replace
 from actors.runtime.rules.setting_values import BadSetting, read_duration
 from actors.runtime.rules.texts import span_text
 from penstock.errors import UsageError
+from penstock.rows.typed import read_line, read_typed
 from penstock.times import read_moment, read_zone
 from streams.job_messages import (
     LARGEST_BODY,
@@ -107,13 +109,13 @@ def read_due(delay: str, at: str, *, tz: str = "", now_ms: int) -> tuple[int, in
     return (read_span("--delay", delay) if delay else 0), None
 
 
-def read_body(text: str, stdin: BinaryIO) -> Raw:
+def read_body(text: str) -> Raw:
     """Return the body that an argument names: JSON text, `-` for the standard input, `@FILE` for a file.
 
     Raises UsageError. Text that is no JSON is never taken for a string, since `{"a":1` would become one."""
     where, raw = "body", text.encode("utf-8", "surrogateescape")
     if text == STDIN:
-        where, raw = "standard input", stdin.read(LARGEST_BODY + 1)
+        where, raw = "standard input", read_typed(LARGEST_BODY + 1)
     elif text.startswith("@"):
         where, raw = text[1:], _file_bytes(Path(text[1:]))
     if len(raw) > LARGEST_BODY:
@@ -149,9 +151,10 @@ def read_rows(file: BinaryIO, defaults: Defaults, *, from_line: int = 1, now_ms:
 
 def _lines(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
     """Yield each line with its size. Of a line that is too long only the end is kept."""
-    while line := file.readline(LONGEST_LINE + 1):
+    read = read_line if file is sys.stdin.buffer else file.readline
+    while line := read(LONGEST_LINE + 1):
         size = len(line)
-        while not line.endswith(b"\n") and (more := file.readline(LONGEST_LINE + 1)):
+        while not line.endswith(b"\n") and (more := read(LONGEST_LINE + 1)):
             size, line = size + len(more), more
         yield size, line
 

@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from io import BytesIO
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -69,12 +70,13 @@ def test_a_wrong_due_time_is_refused(delay: str, at: str, tz: str, said: str) ->
         read_due(delay, at, tz=tz, now_ms=NOW_MS)
 
 
-def test_a_body_stands_in_the_argument_in_a_file_or_on_stdin(tmp_path: Path) -> None:
+def test_a_body_stands_in_the_argument_in_a_file_or_on_stdin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "b.json"
     file.write_bytes(b'{"a": 1}\n')
-    assert bytes(read_body('{"a":"ü"}', BytesIO())) == '{"a":"ü"}'.encode()
-    assert bytes(read_body(f"@{file}", BytesIO())) == b'{"a": 1}'
-    assert bytes(read_body("-", BytesIO(b" [1] "))) == b"[1]"
+    assert bytes(read_body('{"a":"ü"}')) == '{"a":"ü"}'.encode()
+    assert bytes(read_body(f"@{file}")) == b'{"a": 1}'
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=BytesIO(b" [1] ")))
+    assert bytes(read_body("-")) == b"[1]"
 
 
 @pytest.mark.parametrize(
@@ -91,9 +93,10 @@ def test_a_body_stands_in_the_argument_in_a_file_or_on_stdin(tmp_path: Path) -> 
         ("[" * 50_000, b"", "is no JSON"),
     ],
 )
-def test_what_is_no_body_is_refused(text: str, stdin: bytes, said: str) -> None:
+def test_what_is_no_body_is_refused(monkeypatch: pytest.MonkeyPatch, text: str, stdin: bytes, said: str) -> None:
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=BytesIO(stdin)))
     with pytest.raises(UsageError, match=said):
-        read_body(text, BytesIO(stdin))
+        read_body(text)
 
 
 # ---- lines
