@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 __all__ = ["add_to"]
 
-Engine = Annotated[str, typer.Option(metavar="ENGINE", help="Only of this engine: fetch, sink, jobs, submit, batch.")]
+ENGINES = ("fetch", "sink", "jobs", "submit", "batch")
+Engine = Annotated[str, typer.Option(metavar="ENGINE", help=f"Only of this engine: {', '.join(ENGINES)}.")]
 Name = Annotated[str, typer.Option(metavar="NAME", help="Only of this platform, sink or topic.")]
 Reason = Annotated[str, typer.Option(metavar="TEXT", help="Only with this text in the reason.")]
 OlderThan = Annotated[str, typer.Option(metavar="SPAN", help="Only those older than 2h, 3d.")]
@@ -77,9 +78,12 @@ async def _list(
 
 
 def _filter(engine: str, name: str, reason: str, older_than: str, newer_than: str) -> "Filter":
+    from actors.runtime.rules.setting_values import nearest
     from penstock.admin.dead_letters import Filter
     from penstock.rows.job_rows import read_span
 
+    if engine and engine not in ENGINES:
+        raise UsageError(f"--engine {engine[:64]!a}: there is none; {nearest(engine, ENGINES)}")
     at_ms = now_ms()
     before_ms = at_ms - read_span("--older-than", older_than) if older_than else 0
     from_ms = at_ms - read_span("--newer-than", newer_than) if newer_than else 0

@@ -40,6 +40,8 @@ def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> tuple[int, str]:
         (["up", "--zoen", "x"], "--zone"),
         (["up", "--http", "7070"], "http: '7070' is no address; write HOST:PORT"),
         (["init", "--replicas", "2"], "use 1, 3 or 5"),
+        (["dead", "list", "--engine", "job"], "--engine 'job': there is none; did you mean jobs?"),
+        (["dead", "drop", "--all", "--engine", "mall", "--yes"], "there are batch, fetch, jobs, sink, submit"),
         (["settings", "set", "mall"], "nothing to set"),
         (["settings", "set", "mall", "slice"], "write NAME=VALUE"),
         (["settings", "set", "mall", "slice=2m", "slice=3m"], "given twice"),
