@@ -2,6 +2,7 @@
 
 import shutil
 import sys
+from codecs import lookup
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from io import TextIOWrapper
@@ -34,7 +35,8 @@ class Output:
 
     def __init__(self, *, is_json: bool, is_wide: bool = False, file: TextIO | None = None) -> None:
         self.is_json = is_json
-        if isinstance(sys.stdout, TextIOWrapper):  # a terminal without UTF-8 gets \u2026 for a sign that it lacks
+        if isinstance(sys.stdout, TextIOWrapper) and lookup(sys.stdout.encoding).name != "utf-8":
+            # a terminal without UTF-8 gets \u2026 for a sign that it lacks
             sys.stdout.reconfigure(errors="backslashreplace")
         self._file = file or sys.stdout
         self._is_wide = is_wide
