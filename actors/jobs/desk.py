@@ -333,6 +333,7 @@ class JobDesk:
         if topic != DEFAULT:
             check_topic(topic)
         if not values:
+            await self._topics.refresh(topic)
             return self._view(topic)
         try:
             settings = await self._topics.change(topic, values)

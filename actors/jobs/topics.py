@@ -141,9 +141,9 @@ class Topics:
         self._live.learn(topic, stored, revision)
         return settings
 
-    async def refresh(self) -> None:
-        """Take what is stored now. Raises NoStream, Disconnected."""
-        await self._live.refresh()
+    async def refresh(self, *topics: str) -> None:
+        """Take what is stored now, of all topics or of these. Raises NoStream, Disconnected."""
+        await self._live.refresh(*({*topics, DEFAULT} if topics else ()))
 
     async def run(self, *, task_status: TaskStatus[None]) -> None:
         """Follow the records for ever. Started once the present ones are known."""

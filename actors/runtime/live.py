@@ -107,10 +107,10 @@ class Live(Generic[R]):
         """Forget all records, without a word to the listeners. Not while `run` runs."""
         self._records = KnownRecords()
 
-    async def refresh(self) -> None:
-        """Take what the leader has now. The watch may be behind, after the process stood still. Raises NoStream,
-        Disconnected."""
-        for entry in await self._bucket.entries(self._pattern):
+    async def refresh(self, *keys: str) -> None:
+        """Take what the leader has now, of all records or of these. The watch may be behind: a little, after a write at
+        another node, and more after the process stood still. Raises NoStream, Disconnected."""
+        for entry in await (self._bucket.entries_of(keys) if keys else self._bucket.entries(self._pattern)):
             if entry.revision > self.revision(entry.key):
                 value, fault = self._made(entry)
                 if value is not None and not fault:  # the watch reports the others

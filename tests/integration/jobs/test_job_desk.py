@@ -1003,6 +1003,15 @@ async def test_a_topic_is_changed_and_a_bad_setting_refused(office: Office) -> N
     assert (view.settings["ttr"], view.settings["attempts"]) == ("1m", 3)
 
 
+async def test_what_is_set_at_one_desk_is_shown_at_another_at_once(office: Office) -> None:
+    async with open_second_office(office.connection) as other:
+        shown = []
+        for number in range(1, 31):
+            await office.desk.change_topic(TOPIC, {"most_waiting": number})
+            shown.append((await other.desk.change_topic(TOPIC, {})).settings["most_waiting"])
+    assert shown == list(range(1, 31))
+
+
 async def test_what_is_set_for_all_topics_is_changed_under_the_name_default(office: Office) -> None:
     assert (await office.desk.change_topic("default", {"attempts": 4})).settings["attempts"] == 4
     while (await office.desk.change_topic(TOPIC, {})).settings["attempts"] != 4:
