@@ -18,7 +18,7 @@ from streams.connection import Connection
 from streams.entries import Codec, Entry, Synced, T
 from streams.errors import Disconnected, OutcomeUnknown, RevisionConflict, StreamError
 from streams.frames import Message
-from streams.leader_get import get_of_leader, info_of_leader, is_of_most, last_of_leader
+from streams.leader_get import ELECTED_S, get_of_leader, info_of_leader, is_of_most, last_of_leader
 from streams.log import Behind, milliseconds_of, subjects_of
 from streams.marked import MarkedWriter
 from streams.publisher import Publisher
@@ -262,7 +262,10 @@ class Bucket(Generic[T]):
         """Raise Disconnected unless most of the servers that keep it are in touch. Those that are not show what was.
         Raises NoStream, OutcomeUnknown."""
         if not is_of_most(await info_of_leader(self._connection, self._stream, timeout_s=READ_S)):
-            raise Disconnected(f"bucket {self.name}: most of its servers are away, so what is there cannot be known")
+            raise self._away()
+
+    def _away(self) -> Disconnected:
+        return Disconnected(f"bucket {self.name}: most of its servers are away, so what is there cannot be known")
 
     # ---- one read
 
@@ -287,7 +290,11 @@ class Bucket(Generic[T]):
             return await last_of_each(connection, stream, patterns, timeout_s=timeout_s)
         while True:
             asked = patterns[0] if len(patterns) == 1 else ""
-            seq = await last_of_leader(connection, stream, asked, timeout_s=timeout_s, domain=domain)
+            led_s = min(timeout_s, ELECTED_S)
+            try:
+                seq = await last_of_leader(connection, stream, asked, timeout_s=led_s, domain=domain)
+            except OutcomeUnknown as unknown:
+                raise self._away() from unknown
             if seq is None:
                 return []
             with suppress(Behind):

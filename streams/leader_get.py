@@ -22,6 +22,8 @@ from streams.frames import parse_headers
 
 TRY_S = 1.0
 """Seconds of one try. A server that has just died does not answer, and the next one does."""
+ELECTED_S = 10.0
+"""By then three servers have a leader, if most of them are there."""
 PAUSE_S = 0.1
 HEARD_S = 3.0
 """A leader hears the others each second. Without them it goes on as leader for up to twenty."""
@@ -72,11 +74,20 @@ async def info_of_leader(connection: Connection, stream: str, *, timeout_s: floa
     return answer
 
 
+async def led_info(connection: Connection, stream: str, asked: Mapping[str, object] = {}) -> dict[str, Any]:
+    """Return what is told of a stream that has a leader, which may be cut off from the others. Raises as
+    `get_of_leader`."""
+    answer = await _answer(connection, f"STREAM.INFO.{stream}", asked, ELECTED_S, "")
+    if answer is None:
+        raise OutcomeUnknown("there is no answer about the stream", subject=stream)
+    return answer
+
+
 def is_of_most(info: Mapping[str, Any]) -> bool:
-    """Return whether whoever tells of a stream leads it, and has heard so many others that they are most."""
+    """Return whether the leader that tells of a stream has heard so many others that they are most."""
     others = info["cluster"].get("replicas") or () if info["config"]["num_replicas"] > 1 else ()
     heard = sum(other["active"] < HEARD_S * 1e9 for other in others)
-    return not others or ("leader" in info["cluster"] and 2 * heard >= len(others))
+    return 2 * int(heard) >= len(others)
 
 
 async def _in_time(
@@ -98,7 +109,12 @@ async def _answer(
     while True:
         left_s = deadline_s - monotonic_s()
         try:
-            return await connection.api(request, asked, timeout_s=min(TRY_S, left_s), domain=domain)
+            answer = await connection.api(request, asked, timeout_s=min(TRY_S, left_s), domain=domain)
+            if _is_led(answer):
+                return answer
+            if left_s <= PAUSE_S:
+                raise OutcomeUnknown("it has no leader", subject=request)
+            await anyio.sleep(PAUSE_S)
         except OutcomeUnknown:
             if monotonic_s() >= deadline_s:
                 raise
@@ -108,6 +124,11 @@ async def _answer(
             if refused.err_code != NO_LEADER or left_s <= PAUSE_S:
                 raise
             await anyio.sleep(PAUSE_S)
+
+
+def _is_led(answer: Mapping[str, Any]) -> bool:
+    """Return False for what a server tells of a stream that has no leader. A message comes from a leader alone."""
+    return bool(answer.get("cluster", {"leader": "itself"}).get("leader"))
 
 
 def _stored(answer: Mapping[str, Mapping[str, object]]) -> StoredMessage:

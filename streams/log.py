@@ -13,7 +13,7 @@ from streams.connection import Connection
 from streams.direct_get import NONE, TOO_MANY, get_batch, get_each
 from streams.errors import Refused, StreamError
 from streams.frames import Message
-from streams.leader_get import get_of_leader
+from streams.leader_get import get_of_leader, led_info
 
 PAGE = 256
 MOST_LAST = 1024
@@ -192,7 +192,7 @@ async def subjects_of(connection: Connection, stream: str, pattern: str) -> dict
     found: dict[str, int] = {}
     while True:
         request = {"subjects_filter": pattern, "offset": len(found)}
-        answer = await connection.api(f"STREAM.INFO.{stream}", request)
+        answer = await led_info(connection, stream, request)
         page = answer["state"].get("subjects") or {}
         found |= page
         if not page or len(found) >= answer.get("total", 0):
@@ -200,8 +200,8 @@ async def subjects_of(connection: Connection, stream: str, pattern: str) -> dict
 
 
 async def extent_of(connection: Connection, stream: str) -> Extent:
-    """Return what the stream holds now. Raises NoStream."""
-    state = (await connection.api(f"STREAM.INFO.{stream}"))["state"]
+    """Return what the stream holds now. Raises NoStream, Disconnected, OutcomeUnknown."""
+    state = (await led_info(connection, stream))["state"]
     first_ms = milliseconds_of(state["first_ts"]) if state["messages"] else 0
     return Extent(state["messages"], state["first_seq"], state["last_seq"], first_ms)
 

@@ -16,7 +16,7 @@ from penstock.times import time_text
 from streams.errors import MalformedMessage, MalformedSubject
 from streams.fetch_messages import DeadLetter, Order, dead_payload, decode_dead_letter, decode_orders
 from streams.job_messages import JobRecord
-from streams.log import LogEntry, delete_entry, entry_at, read_log
+from streams.log import LogEntry, delete_entry, entry_at, extent_of, read_log
 
 __all__ = [
     "DeadLetterEntry",
@@ -188,8 +188,7 @@ async def dead_letters(records: Records, which: Filter, *, after: int = 0) -> As
         pattern = records.namespace.pattern("dead", *tokens)
     except MalformedSubject as error:
         raise UsageError(str(error)) from error
-    stream = records.namespace.stream("DEAD")
-    async for entry in read_log(records.connection, stream, pattern, start_seq=after + 1):
+    async for entry in _stored(records, pattern, after + 1):
         letter = _letter(entry)
         if which.takes(letter):
             yield letter
@@ -199,6 +198,14 @@ async def dead_letter_at(records: Records, seq: int) -> DeadLetterEntry | None:
     """Return the dead letter of a sequence, None if there is none."""
     entry = await entry_at(records.connection, records.namespace.stream("DEAD"), seq)
     return None if entry is None else _letter(entry)
+
+
+async def _stored(records: Records, pattern: str, start_seq: int = 1) -> AsyncIterator[LogEntry]:
+    """Yield the entries that match. Raises OutcomeUnknown while DEAD has no leader: who answers then shows what was."""
+    stream = records.namespace.stream("DEAD")
+    await extent_of(records.connection, stream)
+    async for entry in read_log(records.connection, stream, pattern, start_seq=start_seq):
+        yield entry
 
 
 async def find(records: Records, text: str) -> DeadLetterEntry:
@@ -211,7 +218,7 @@ async def find(records: Records, text: str) -> DeadLetterEntry:
     except MalformedSubject as error:
         raise UsageError(f"dead letter {text[:64]!r}: {error}") from error
     found = None
-    async for entry in read_log(records.connection, records.namespace.stream("DEAD"), pattern):
+    async for entry in _stored(records, pattern):
         found = entry
     if found is None:
         raise UsageError(f"no dead letter {text[:64]!r}; `penstock dead list` shows their sequences and ids")
