@@ -49,6 +49,10 @@ SETTINGS = (*SPANS, "rate", "most_in_flight", "groups", "zone", "region_key", *S
 class FlowJobsDoor(Protocol):
     """The part of the job engine that is needed here."""
 
+    async def refresh(self, flow: str) -> None:
+        """Take the rate, the pause and the slots as they are stored now."""
+        ...
+
     def rate(self, flow: str) -> float: ...
 
     def is_paused(self, flow: str) -> bool: ...
@@ -132,12 +136,17 @@ class FlowDesk:
         """Return a page of flows by name, each with its last round, and the name of the last one if there are more.
         `after`: such a name."""
         names = [flow for flow in self._flows.known() if flow > after][: limit + 1]
-        views = [await self.show(flow) for flow in names]
+        views = [await self._shown(flow) for flow in names]
         shown = (replace(view, rounds=view.rounds[-1:]) for view in views)
         return page_of(shown, limit, most_bytes, lambda view: view.flow)
 
     async def show(self, flow: str) -> FlowView:
-        """Return a flow with its latest rounds."""
+        """Return a flow with its latest rounds, as it was set last, at whatever node."""
+        await self._flows.refresh(flow)
+        await self._jobs.refresh(flow)
+        return await self._shown(flow)
+
+    async def _shown(self, flow: str) -> FlowView:
         record, progress = self._flows.current(flow), self._flows.progress(flow)
         return FlowView(
             flow=flow,

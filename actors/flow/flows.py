@@ -250,9 +250,9 @@ class Flows:
         """Call `listener` with the key of each flow that changed or vanished, or has made a round. It must be short."""
         self._live.on_change(lambda key: listener(key.removesuffix(".round")))
 
-    async def refresh(self) -> None:
-        """Take what is stored now. Raises NoStream, Disconnected."""
-        await self._live.refresh()
+    async def refresh(self, *flows: str) -> None:
+        """Take what is stored now, of all flows or of these. Raises NoStream, Disconnected."""
+        await self._live.refresh(*(key for flow in flows for key in (flow, f"{flow}.round")))
 
     async def run(self, *, task_status: TaskStatus[None]) -> None:
         """Follow the bucket until cancelled. Started once all present records are known."""

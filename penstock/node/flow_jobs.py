@@ -57,6 +57,10 @@ class FlowJobs:
     ) -> list[bool | StreamError]:
         return await self._adds.add(rows_topic(flow), [(row.id, row.body) for row in rows], since, epoch=epoch)
 
+    async def refresh(self, flow: str) -> None:
+        """Take the rate, the pause and the slots as they are stored now."""
+        await self._topics.refresh(rows_topic(flow))
+
     def rate(self, flow: str) -> float:
         return self._topics.current(rows_topic(flow)).rate
 

@@ -180,6 +180,9 @@ async def test_each_shard_whose_load_failed_is_known(connection: Connection, pub
 class Topics(NoRows, Followed):
     """A job engine as a desk of flows sees it. It has no rows and no slots."""
 
+    async def refresh(self, flow: str) -> None:
+        pass
+
     async def in_flight(self, flow: str) -> int:
         return 0
 
@@ -216,6 +219,16 @@ async def test_a_desk_that_stood_still_does_not_put_an_older_interval_back(
     await FlowDesk(flows, topics, clock=SYSTEM).set("pay", {"every": "1h"})
     assert topics.every_ms[-1] == 1_000
     assert (await FlowDesk(flows, topics, clock=SYSTEM).show("pay")).every == "1s"
+
+
+async def test_a_flow_is_shown_as_another_desk_has_set_it(connection: Connection, publisher: Publisher) -> None:
+    flows = await declared_flow(connection, publisher, FlowLimits())
+    later = Flows(Bucket(connection, publisher, connection.namespace.bucket("FLOWS"), bytes))
+    topics = Topics()
+    await FlowDesk(flows, topics, clock=SYSTEM).set("pay", {"every": "1h"})
+    assert (await FlowDesk(later, topics, clock=SYSTEM).show("pay")).every == "1h"
+    await FlowDesk(flows, topics, clock=SYSTEM).set("pay", {"every": "1m"})
+    assert (await FlowDesk(later, topics, clock=SYSTEM).show("pay")).every == "1m"
 
 
 async def test_a_round_that_ends_late_keeps_the_reports_of_those_that_were_made_meanwhile(
