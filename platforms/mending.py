@@ -2,7 +2,8 @@
 
 Text that was cut in the middle of a character is common: half an emoji as a lone `\\ud83d`, half a character as bytes
 that are no UTF-8. So is a raw tab. One such remark would make a whole page, and so its window, unreadable for good.
-Broken text becomes U+FFFD or a blank. All else stays byte for byte. Malformed numbers are not mended.
+Broken text becomes U+FFFD or a blank. NaN and Infinity, which some writers send, become null, as in JavaScript.
+All else stays byte for byte. Other malformed numbers are not mended.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ T = TypeVar("T")
 _ESCAPE = re.compile(
     rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(u[dD][89a-fA-F][0-9a-fA-F]{2})|.)", re.S
 )
+_NO_NUMBER = re.compile(rb'("(?:[^"\\]|\\.)*+")|-?\b(?:NaN|Infinity)\b')
 _BLANKS = bytes.maketrans(bytes(range(32)), b" " * 32)
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
@@ -38,7 +40,10 @@ def mend(body: bytes) -> bytes:
     """Return the body with broken text replaced. Sound text stays byte for byte."""
     text = body.removeprefix(BYTE_ORDER_MARK).decode(errors="replace").encode()
     # between values a control character is white space, inside text it is forbidden: a blank is right in both places
-    return _ESCAPE.sub(_lone_to_replacement, text.translate(_BLANKS))
+    text = _ESCAPE.sub(_lone_to_replacement, text.translate(_BLANKS))
+    if b"NaN" in text or b"Infinity" in text:
+        text = _NO_NUMBER.sub(lambda found: found[1] or b"null", text)
+    return text
 
 
 def _lone_to_replacement(found: re.Match[bytes]) -> bytes:

@@ -70,7 +70,7 @@ def test_an_answer_that_begins_with_a_byte_order_mark_is_read() -> None:
 
 
 @pytest.mark.parametrize(
-    "body", [b'{"orders":[{"id":"a","v":1,"x":{}}', b'{"orders":[]}{}', b'{"orders":[],}', b'{"orders":[NaN]}']
+    "body", [b'{"orders":[{"id":"a","v":1,"x":{}}', b'{"orders":[]}{}', b'{"orders":[],}', b'{"orders":[nan]}']
 )
 def test_json_that_is_not_whole_passes_by_itself(body: bytes) -> None:
     """It looks like JSON from both ends, as half an answer does that ends in a brace."""

@@ -69,7 +69,19 @@ def test_a_byte_order_mark_is_no_harm() -> None:
     assert adapter().page(Response(200, {}, b'\xef\xbb\xbf{"orders":[],"total":0}')).total == 0
 
 
-@pytest.mark.parametrize("value", [b"NaN", b"01", b"+1", b"'a'", b"{a:1}"])
+def test_what_javascript_has_no_json_for_is_null_as_it_writes_it() -> None:
+    """Python's own writer sends NaN, and one of them would make its page, and so its window, unreadable for good."""
+    rows = (
+        b'{"id":"a","v":1,"at":1700000000000,"w":NaN,"x":[-Infinity,NaN],"note":"NaN \\" Infinity"},'
+        b'{"id":"b","v":NaN,"at":1700000000000}'
+    )
+    page = adapter().page(Response(200, {}, b'{"orders":[%b],"total":2}' % rows))
+    (order,) = page.rows
+    assert order.body == b'{"id":"a","v":1,"at":1700000000000,"w":null,"x":[null,null],"note":"NaN \\" Infinity"}'
+    assert [row.key for row in page.bad] == ["b"]
+
+
+@pytest.mark.parametrize("value", [b"nan", b"-NaN1", b"01", b"+1", b"'a'", b"{a:1}"])
 def test_what_is_no_value_is_not_guessed_at(value: bytes) -> None:
     with pytest.raises(Garbled):
         adapter().page(Response(200, {}, b'{"orders":[],"x":%b}' % value))
