@@ -89,7 +89,8 @@ class BadRow(NamedTuple):
 
 class Page(Struct):
     """One answer, read. `next` is the platform's opaque token or the next URL. `total` counts the whole window.
-    `has_more`: the platform says that there is more, with or without a `next`."""
+    `has_more`: the platform says that there is more, with or without a `next`. `is_unsure`: it does not say for certain
+    that this is all, as it tells of an error beside the rows, or leaves out the flag that ends its lists."""
 
     rows: list[Row]
     next: str | None = None
@@ -97,6 +98,7 @@ class Page(Struct):
     server_time_ms: int | None = None
     bad: list[BadRow] = msgspec.field(default_factory=list)
     has_more: bool = False
+    is_unsure: bool = False
 
 
 EMPTY_PAGE = Page(rows=[], total=0)
@@ -173,7 +175,7 @@ class PageRules(Struct, frozen=True):
     most_requests ends a reading that would not end by itself. counts_rows: the total counts the rows of a list that may
     have an order more than once. has_end: an answer says whether it is the last one. One that is, and has fewer rows
     than `size`, proves a window of one answer without a total, and with end_is_proof (tokens that hold a place in the
-    list) a window of many."""
+    list) a window of many. An empty one after a full one does not: a token that has died may get it."""
 
     style: Literal["one", "token", "link"] = "one"
     size: Positive = 100

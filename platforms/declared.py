@@ -42,7 +42,7 @@ from platforms.fields import Steps
 from platforms.graphql import graphql_outcome
 from platforms.lists import combined
 from platforms.login import LoginCall
-from platforms.outcomes import json_outcome, platform_text, told_error, usual_outcome, with_text
+from platforms.outcomes import json_outcome, platform_text, tells_of_error, told_error, usual_outcome, with_text
 from platforms.pages import PageReader
 from platforms.rules import Rules
 from platforms.templates import KeyList, Values
@@ -153,9 +153,11 @@ class DeclaredAdapter:
         return None if usual is None else with_text(usual, response)
 
     def page(self, response: Response) -> Page:
-        page = self._reader.read(response)
+        page, rows = self._reader.read(response), self._reader.row_steps
         if not (page.rows or page.bad):
-            self._check_empty(response, self._reader.row_steps)
+            self._check_empty(response, rows)
+        elif page.total is None and self.file.request.graphql is None and tells_of_error(response.body, rows):
+            page.is_unsure = page.is_unsure or self._rules.judge(response) != "fine"
         return page
 
     def _check_empty(self, response: Response, rows: Steps) -> None:

@@ -32,6 +32,7 @@ _WORDS = (
 """Names of the platforms' words for an error, the most useful ones first."""
 _FAULTS = ("error", "errors", "error_response", "fault")
 _VERDICTS = ("success", "ok", "succeeded")
+_FAULT_SIGNS = tuple(f'"{name}"'.encode() for name in (*_FAULTS, *_VERDICTS))
 _CODES = ("code", "status", "error_code", "errcode")
 _NO_FAULT = frozenset({"", "0", "200", "ok", "none", "null", "false", "success", "no error"})
 _CODE_NAME = re.compile(r"(err(or)?|sub|ret(urn)?|result|status)?_?code|err_?no|ret|status", re.IGNORECASE)
@@ -97,17 +98,27 @@ def told_error(body: bytes, rows: Steps) -> str:
     platforms often use, in the objects on the way to the `rows`."""
     if not _SIGN.search(body):  # most have none of them, and it costs less than to decode
         return ""
-    try:
-        answer = msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return ""
-    levels = [value_at(answer, rows[:depth]) for depth in range(max(1, len(rows)))]
-    objects = [level for level in levels if isinstance(level, dict)]
+    objects = _levels(body, rows)
     if any(_has_failed(level) for level in objects):
         return "tells of an error"
     codes = (told for level in objects for name, value in level.items() if (told := _error_code(name, value)))
     found = next(codes, "")
     return found and f"has the {found}: if that is no error, a rule with the outcome fine says so"
+
+
+def tells_of_error(body: bytes, rows: Steps) -> bool:
+    """Return whether an answer with orders tells of an error in the same places. Codes say less, beside orders."""
+    return any(sign in body for sign in _FAULT_SIGNS) and any(_has_failed(level) for level in _levels(body, rows))
+
+
+def _levels(body: bytes, rows: Steps) -> list[dict[str, Any]]:
+    """Return the objects of an answer on the way to the `rows`."""
+    try:
+        answer = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return []
+    levels = [value_at(answer, rows[:depth]) for depth in range(max(1, len(rows)))]
+    return [level for level in levels if isinstance(level, dict)]
 
 
 def _has_failed(level: dict[str, Any]) -> bool:

@@ -45,7 +45,9 @@ class PageReader:
         """Return the page. BrokenContract when the body does not fit the declaration, Garbled for no whole JSON."""
         values = self._values(response.body)
         page = Page([], self._next(values, response.headers), self._total(values, response.headers))
-        page.has_more = self._more(values) is True
+        more = self._more(values)
+        page.has_more = more is True
+        page.is_unsure = more is None and page.next is None and bool(self._file.pages.more)
         page.server_time_ms = self._clock(values, response.headers)
         broken = broken_rows(response.body, self.row_steps) if self._file.request.graphql is not None else {}
         rows = values.get("rows")

@@ -88,6 +88,10 @@ class Part:
         self._repeats = 0
         self.has_repeated = False
         """A page listed nothing but what the part had listed before: it may stand in place of another."""
+        self.is_unsure = False
+        """An answer of it does not say for certain that it is whole."""
+        self.is_full = self.was_full = False
+        """The last answer, and the one before it, had as many rows as were asked for."""
         self._is_unsorted = False
         self._left: list[int] = []
         self.first_total: int | None = None
@@ -108,6 +112,8 @@ class Part:
         self.is_cut_off = total is None and is_cut_off(page, rules)
         if self.pages == 0 and not self.is_numbered:
             self._page_size = len(page.rows) + len(page.bad)
+        self.is_unsure = self.is_unsure or page.is_unsure
+        self.was_full, self.is_full = self.is_full, len(page.rows) + len(page.bad) >= rules.size
         self.pages += 1
         if rules.sort == "ascending" and page.rows and not self.is_numbered:
             self.latest_ms = page.rows[-1].modified_ms
@@ -260,7 +266,7 @@ def decide(
         return "split" if part.is_at_once and can_split and step in ("numbered", "unproven") else step
     if part.is_counting:
         return "done" if is_counted and total == part.first_total else _mend(part, rules, can_split)
-    is_full = len(page.rows) + len(page.bad) >= rules.size
+    is_full = part.is_full
     if part.pages == 1 and is_counted and not (is_full and can_split and part.may_hide_changes(rules)):
         return _decide_counted(part, page, rules, can_split)
     if part.pages == 2 and is_counted and not (page.rows or page.bad):
@@ -322,10 +328,11 @@ def is_cut_off(page: Page, rules: PageRules) -> bool:
 
 def _is_end(part: Part, page: Page, rules: PageRules) -> bool:
     """Return whether the platform says that the list ends here. A page below its size confirms it, since some leave the
-    next page out. While many pages were read, orders may have moved from one to another, unless tokens hold a place."""
-    is_marked = rules.has_end and page.next is None and not page.has_more
-    is_below = len(page.rows) + len(page.bad) < rules.size
-    return is_marked and is_below and (part.pages == 1 or rules.end_is_proof)
+    next page out. While many pages were read, orders may have moved from one to another, unless tokens hold a place.
+    One that has died may be answered by an empty page."""
+    is_marked = rules.has_end and page.next is None and not (page.has_more or part.is_unsure)
+    may_be_dead = part.was_full and not (page.rows or page.bad)
+    return is_marked and not part.is_full and not may_be_dead and (part.pages == 1 or rules.end_is_proof)
 
 
 def _decide_numbered(part: Part, rules: PageRules, *, is_counted: bool) -> Step:

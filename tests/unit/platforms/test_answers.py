@@ -560,11 +560,21 @@ def read_pages(answers: list[dict[str, Any]], **changes: Any) -> tuple[bool, int
         ([{"orders": [row(), row(id="b"), row(id="c")]}], {}, False),
         ([{"orders": [row()], "next": "t"}, {"orders": [row(id="b")]}], {}, False),
         ([{"orders": [row()], "next": "t"}, {"orders": [row(id="b")]}], {"end_is_proof": True}, True),
+        ([{"orders": [row()], "next": "t"}, {"orders": []}], {"end_is_proof": True}, True),
+        ([{"orders": [row(), row(id="b"), row(id="c")], "next": "t"}, {"orders": []}], {"end_is_proof": True}, False),
+        ([{"orders": [row()]}], {"more": "more"}, False),
+        ([{"orders": []}], {"more": "more"}, False),
+        ([{"orders": [row()], "more": False}], {"more": "more"}, True),
+        ([{"orders": [row()], "error": "one order could not be loaded"}], {}, False),
+        ([{"orders": [row()], "success": False}], {}, False),
+        ([{"orders": [row(status="failed")], "error": None, "code": 500}], {}, True),
     ],
 )
 def test_an_end_with_fewer_rows_than_a_page_is_a_proof(
     pages: list[dict[str, Any]], rules: dict[str, Any], is_proven: bool
 ) -> None:
+    """Unless it may be none: an empty page after a full one may be what a dead token gets, a flag that ends the list is
+    not there, or the answer tells of an error."""
     assert read_pages(pages, pages={"total": "", **rules})[0] is is_proven
 
 
