@@ -31,6 +31,15 @@ class LoginRefused(Exception):
     """The platform does not take the credentials, and there are no others."""
 
 
+class LoginBusy(Exception):
+    """The platform renews no credentials at the moment. `trouble`: what it answered, with the wait that it names."""
+
+    def __init__(self, trouble: Later | SlowDown, status: int) -> None:
+        super().__init__(trouble)
+        self.trouble = trouble
+        self.status = status
+
+
 class _Grant(NamedTuple):
     """The renewed values of a source, and the values that its account had then."""
 
@@ -67,7 +76,7 @@ class Logins:
 
     async def renew(self, source: SourceKey, adapter: Adapter, refused: Account) -> Account:
         """Return an account with other credentials than the refused ones. If there are no others, return the same for
-        one more try. Raises LoginRefused, PlatformDown, UnknownSource, UnusableSource, PlatformError."""
+        one more try. Raises LoginRefused, LoginBusy, PlatformDown, UnknownSource, UnusableSource, PlatformError."""
         async with self._locks.setdefault(source, anyio.Lock()):
             now = self.account(source)
             if now.values != refused.values or not isinstance(adapter, Refreshing):
@@ -100,8 +109,8 @@ class Logins:
         match called(adapter.login_outcome, response):
             case None:
                 granted = called(adapter.refreshed, response)
-            case Later() | SlowDown():
-                raise PlatformDown("the platform renews no credentials at the moment")
+            case (Later() | SlowDown()) as trouble:
+                raise LoginBusy(trouble, response.status)
             case outcome:
                 said = getattr(outcome, "reason", "")
                 raise LoginRefused(

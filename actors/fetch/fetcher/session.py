@@ -29,7 +29,7 @@ from actors.fetch.fetcher.decisions import (
     TooWide,
     WindowStored,
 )
-from actors.fetch.fetcher.logins import LoginRefused, Logins
+from actors.fetch.fetcher.logins import LoginBusy, LoginRefused, Logins
 from actors.fetch.learning import LearnedLimits
 from actors.fetch.rules.settings import FetchSettings
 from actors.runtime.logs import fields
@@ -361,12 +361,17 @@ class PlatformSession:
             self._account = await self._logins.renew(self._work.source, self._adapter, refused)
         except LoginRefused as error:
             raise Stopped(PlatformRefused(str(error))) from error
+        except LoginBusy as busy:
+            self._status = busy.status
+            ending = self._ending(busy.trouble)
+            reason = f"the platform renews no credentials at the moment: {ending.reason}"
+            raise Stopped(replace(ending, reason=reason)) from busy
         except PlatformDown as error:
             raise Stopped(self._ending(error)) from error
         self._has_others = self._account.values != refused.values
         return Renewed() if self._has_others else Later(AGAIN.base_ms)
 
-    def _ending(self, trouble: Trouble) -> Outcome:
+    def _ending(self, trouble: Trouble) -> Throttled | Failed | Missed:
         return ending(trouble, self._work.settings, self._status, was_answered=self._time.was_answered)
 
     def _refusal(self, said: str) -> Outcome:
@@ -410,7 +415,9 @@ def wait_of(trouble: Trouble, settings: FetchSettings, tried: int) -> int:
             return again_ms
 
 
-def ending(trouble: Trouble, settings: FetchSettings, status: int, *, was_answered: bool) -> Outcome:
+def ending(
+    trouble: Trouble, settings: FetchSettings, status: int, *, was_answered: bool
+) -> Throttled | Failed | Missed:
     """Return the outcome of a trouble that did not pass in place. `status` is the last response's. If the platform gave
     a usable response before in this attempt (`was_answered`), it is up, and this window fails."""
     bad = Failed if was_answered else Missed

@@ -1,10 +1,15 @@
 """Access tokens that become void again and again, as where each node that is granted one ends the others'."""
 
+from aiohttp import web
+
 from actors.fetch.sources import SourceKey
+from platforms.mall.faults import Faults
 from platforms.mall.server import Mall
+from streams.clock import SYSTEM
 from streams.connection import Connection
+from streams.fetch_messages import SliceFailed
 from streams.publisher import Publisher
-from tests.support.engine import a_mall, add_source, ledger_when, running_engine, stored_orders
+from tests.support.engine import a_mall, add_source, hearing, ledger_when, running_engine, stored_orders
 
 SHOP = SourceKey("mall", "s1")
 
@@ -51,3 +56,27 @@ async def test_a_token_that_is_always_void_parks_the_source(connection: Connecti
         assert "also after they were renewed" in ledger.reason
         assert ledger.holes == ()
         assert max(piece.attempt for piece in ledger.open) == 3
+
+
+async def test_a_login_that_is_throttled_waits_as_told_and_costs_no_attempt(
+    connection: Connection, publisher: Publisher
+) -> None:
+    """The token ends in the middle of the windows, and all of them need the next one."""
+    logins = 0
+
+    async def busy(request: web.Request) -> web.StreamResponse | None:
+        nonlocal logins
+        logins += request.path.endswith("/login")
+        is_busy = logins > 1 and request.path.endswith("/login")
+        return web.Response(status=429, headers={"retry-after": "60"}) if is_busy else None
+
+    async with (
+        a_mall(needs_token=True, gate=busy) as mall,
+        running_engine(connection, publisher) as engine,
+        hearing(connection) as heard,
+    ):
+        mall.dealer.set(Faults(next=("expire", "late", "late", "expire")))
+        await add_shop(connection, publisher, mall)
+        now_ms = SYSTEM.now_ms()
+        ledger = await ledger_when(engine, SHOP, lambda ledger: ledger.hold_until_ms > now_ms + 50_000)
+    assert (ledger.state, ledger.holes, heard.of(SliceFailed), logins) == ("running", (), [], 2)
