@@ -18,7 +18,7 @@ from platforms.mending import BYTE_ORDER_MARK
 
 _MONTHS = {name: n for n, name in enumerate("Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split(), start=1)}  # noqa: SIM905
 _SECONDS = re.compile(r"\d+(\.\d+)?", re.ASCII)
-_PASSING = frozenset({408, 425})  # request timeout, too early
+_PASSING = frozenset({304, 408, 425})  # not modified (only a cache says so), request timeout, too early
 _FOR_NOW = frozenset({302, 303, 307})
 """Redirects that do not say where the platform is from now on, as to a page about maintenance (RFC 9110, 15.4)."""
 _LONGEST_TEXT = 300

@@ -64,6 +64,7 @@ def test_http_dates_are_read_or_left(text: str, at_ms: int | None) -> None:
         (500, {}, Later()),
         (503, {"retry-after": "7"}, Later(7_000)),
         (408, {}, Later()),
+        (304, {}, Later()),  # of a cache on the way: no request asks whether something changed
         (401, {}, Login()),
         (413, {}, Split()),
         (414, {}, Split()),
