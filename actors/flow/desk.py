@@ -33,6 +33,7 @@ from actors.runtime.rules.setting_values import BadSetting, duration_text, neare
 from actors.runtime.rules.slot_keys import Slots
 from streams.calls import mark_of
 from streams.clock import Clock
+from streams.subjects import TOKEN
 
 SPANS = {"every": "every_ms", "longest": "longest_ms", "lead": "lead_ms", "load_timeout": "load_timeout_ms"}
 """Settings that are lengths of time, and their fields."""
@@ -142,8 +143,9 @@ class FlowDesk:
 
     async def show(self, flow: str) -> FlowView:
         """Return a flow with its latest rounds, as it was set last, at whatever node."""
-        await self._flows.refresh(flow)
-        await self._jobs.refresh(flow)
+        if TOKEN.fullmatch(flow):  # nothing else is the name of one
+            await self._flows.refresh(flow)
+            await self._jobs.refresh(flow)
         return await self._shown(flow)
 
     async def _shown(self, flow: str) -> FlowView:
