@@ -13,6 +13,7 @@ from penstock.cli.held import open_jobs
 from penstock.errors import NotAccepted, PenstockError, Timeout, Unavailable, UsageError
 from penstock.times import span_text, time_text
 from streams.clock import now_ms
+from streams.subjects import TOKEN
 
 if TYPE_CHECKING:
     from actors.batch.rules.obstacles import BatchWhy
@@ -38,7 +39,8 @@ async def _why(
     id_: Annotated[
         str,
         typer.Argument(
-            metavar="ID", help="Of a job or a batch, or PLATFORM/SOURCE, PLATFORM/SOURCE/SLICE, FLOW/SHARD/KEY."
+            metavar="ID",
+            help="Of a job (or TOPIC/ID) or a batch, or PLATFORM/SOURCE, PLATFORM/SOURCE/SLICE, FLOW/SHARD/KEY.",
         ),
     ],
     topic: Annotated[str, typer.Option(metavar="TOPIC", help="Only a job of this topic.")] = "",
@@ -68,7 +70,11 @@ async def _why(
 
 async def _job(call: CommandCall, id_: str, topic: str) -> "list[JobWhy]":
     async with open_jobs(call) as jobs:
-        return await jobs.why(id_, topic or None)
+        found = await jobs.why(id_, topic or None)
+        if found or topic or "/" not in id_:
+            return found
+        topic, _, id_ = id_.partition("/")  # as commands print a job
+        return await jobs.why(id_, topic) if TOKEN.fullmatch(topic) else []
 
 
 async def _batch(call: CommandCall, id_: str, item: int | None, row: int | None) -> "list[BatchWhy]":

@@ -150,6 +150,7 @@ ODD = [
     ("schedules show mail/none", "no schedule mail/none; there are flow-rounds-plain/every"),
     ("schedules add mail/x", "either cron or every"),
     ("schedules trigger mail/none", "no schedule mail/none"),
+    ("why mail/none", "mail/none: no job, batch, source"),
     ("why none", "no job, batch, source, slice or row of a flow is called so"),
 ]
 
@@ -160,3 +161,6 @@ async def test_what_cannot_be_is_refused_with_what_to_do(
     async with doors(server, connection, tmp_path) as (at, _):
         for line, why in ODD:
             await at.refused(line, why)
+        await at.told("jobs add mail 1 --id o7 --delay 1h")
+        for name in ("o7", "mail/o7"):
+            assert "job mail/o7 is delayed: it is not due yet" in (await at.told(f"why {name}")).out
