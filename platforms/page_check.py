@@ -39,7 +39,7 @@ class PageSize(NamedTuple):
 
 
 ENOUGH = PageSize(LARGEST)
-SizeOf = Literal["answer", "total", "list"]
+SizeOf = Literal["answer", "total", "list", "limit"]
 
 
 def may_be_limit(count: int) -> bool:
@@ -62,12 +62,13 @@ def wants_again(known: PageSize, count: int) -> bool:
 
 
 class ListSizes:
-    """What is known of the sizes of one list: of its answers, of its totals, and of all of it without a total. The
-    readings of a source share `sizes`."""
+    """What is known of the sizes of one list: of its answers, of its totals, and of all of it without a total. `limit`:
+    the most that its totals count, if one was cut. The readings of a source share `sizes`."""
 
     def __init__(self, sizes: dict[str, PageSize], list_name: str) -> None:
         self._sizes = sizes
-        self._names = {"answer": list_name, "total": f"{list_name} (total)", "list": f"{list_name} (list)"}
+        kinds: tuple[SizeOf, ...] = ("total", "list", "limit")
+        self._names = {"answer": list_name} | {kind: f"{list_name} ({kind})" for kind in kinds}
 
     def __getitem__(self, kind: SizeOf) -> PageSize:
         return self._sizes.get(self._names[kind], PageSize())
@@ -167,6 +168,8 @@ class TotalCheck:
         self._totals: list[int | None] = []
         self.first = first
         self.is_cut = False
+        self.limit = PageSize()
+        """The total, if it was cut. One check says that this is certain, and none that one half counts as many."""
 
     def next(self) -> Window:
         """Return the window to ask for."""
@@ -179,7 +182,9 @@ class TotalCheck:
         counted = [each or 0 for each in self._totals]
         if len(counted) < 2 or (len(counted) == 2 and sum(counted) > self._total):
             return None
-        self.is_cut = counted[0] + counted[1] - sum(counted[2:]) > self._total or self._total in counted[:2]
+        is_above = counted[0] + counted[1] - sum(counted[2:]) > self._total
+        self.is_cut = is_above or self._total in counted[:2]
+        self.limit = PageSize(self._total, int(is_above)) if self.is_cut else PageSize()
         if self.is_cut or None in self._totals:
             return known
         return known.checked(self._total)

@@ -263,6 +263,8 @@ class Reading:
         else:
             can_split = self._can_split(part.window)
             step = decide(part, page, total, self._rules, can_split=can_split, at_once=self._at_once)
+            if step == "done" and self._is_at_limit(part):
+                step = "unproven"
             if self._may_be_cut(part, step):
                 known = len(self._versions.keys() | {row.key for row in rows})
                 self._suspects.append(Suspect(part.window.end_ms, len(part.keys), known))
@@ -392,6 +394,15 @@ class Reading:
         elif total > known.rows:
             self._sizes["total"] = PageSize(total)
 
+    def _is_at_limit(self, part: Part) -> bool:
+        """Return whether a part that cannot be cut lists as many orders as the platform counts at most. If that is
+        known for certain, it is cut off."""
+        limit = PageSize() if self._sizes is None else self._sizes["limit"]
+        if part.pages < 2 or not part.first_total == limit.rows > 0 or self._can_split(part.window):
+            return False
+        part.is_cut_off = limit.checks > 0
+        return True
+
     def _may_be_cut(self, part: Part, step: Step) -> bool:
         """Return whether a list of several pages without a total ends where the platform may list no more."""
         count = len(part.keys)
@@ -417,6 +428,7 @@ class Reading:
             return
         self._sizes["total"], self._total_check = known, None
         if check.is_cut:
+            self._sizes["limit"] = max(self._sizes["limit"], check.limit)
             part = self._todo[-1]
             self._replace(part, 2, crowd_ms(check.first, part.window, self._bounds.step_ms))
 

@@ -104,6 +104,18 @@ def test_windows_that_grow_are_read_whole_whatever_the_limit(
         assert reading.result.is_proven
 
 
+@pytest.mark.parametrize("others", [[], [90_000]], ids=["alone", "beside another"])
+def test_more_orders_of_one_moment_than_the_platform_lists_are_never_proven(others: list[int]) -> None:
+    """Nothing smaller can be asked for. Beside another order the totals show for certain that some are left out."""
+    listed = [Listed(at_ms, f"o{number:04}", 1) for number, at_ms in enumerate([*others, *[40_000] * 150])]
+    found, reading = read(CappedSearch(listed, 100), {})
+    assert len(found) == 100 + len(others)
+    assert not reading.result.is_proven
+    assert [(part.window, part.listed) for part in reading.result.short] == [(Window(40_000, 40_001), 100)] * len(
+        others
+    )
+
+
 @pytest.mark.parametrize("has_tokens", [False, True], ids=["numbers", "tokens"])
 def test_a_whole_total_costs_two_requests_twice(has_tokens: bool) -> None:
     platform, known = CappedSearch(orders(90), 1_000, has_tokens=has_tokens), {TOTALS: PageSize(90, 2), "": PageSize()}
