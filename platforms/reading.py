@@ -398,7 +398,11 @@ class Reading:
         """Return whether a part that cannot be cut lists as many orders as the platform counts at most. If that is
         known for certain, it is cut off."""
         limit = PageSize() if self._sizes is None else self._sizes["limit"]
-        if part.pages < 2 or not part.first_total == limit.rows > 0 or self._can_split(part.window):
+        if (
+            (part.pages < 2 and not part.is_numbered)
+            or not part.first_total == limit.rows > 0
+            or self._can_split(part.window)
+        ):
             return False
         part.is_cut_off = limit.checks > 0
         return True
