@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import atexit
 import ctypes
-import functools
 import gc
 import importlib
 import json
@@ -20,8 +19,10 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Mapping, Sequence
+import threading
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
+from functools import cache, partial
 from pathlib import Path
 from typing import Self, TypedDict
 
@@ -32,6 +33,8 @@ LONGEST = 1_000_000
 SUBREAPER = 36
 """PR_SET_CHILD_SUBREAPER: a child whose parent has ended becomes ours."""
 IMPORTED = ("penstock", "penstock.cli", "penstock.node", "penstock.admin")
+LATER = ("uvloop", "concurrent.futures.thread")
+"""What a process imports once it runs."""
 
 
 def main(number: int) -> None:
@@ -41,6 +44,8 @@ def main(number: int) -> None:
         for module in pkgutil.iter_modules(package.__path__):
             if module.name != "__main__":
                 importlib.import_module(f"{name}.{module.name}")
+    for name in LATER:
+        importlib.import_module(name)
     gc.disable()
     gc.collect()
     gc.freeze()
@@ -58,7 +63,7 @@ def main(number: int) -> None:
         if os.fork():
             os._exit(0)
         door.send(str(os.getpid()).encode())
-    _become(json.loads(text), fds)
+    _end_quickly(partial(_become, json.loads(text), fds))
 
 
 class Asked(TypedDict):
@@ -80,7 +85,24 @@ def _become(asked: Asked, fds: Sequence[int]) -> None:
     runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 
-@functools.cache
+def _end_quickly(run: Callable[[], None]) -> None:
+    """Run, and end as Python does, but for the objects that are left. To free them takes longer than a command."""
+    code: str | int | None = None
+    try:
+        run()
+    except SystemExit as asked:
+        code = asked.code
+    threading._shutdown()  # type: ignore[attr-defined]  # waits for the threads that are no daemons
+    atexit._run_exitfuncs()
+    with suppress(OSError, AttributeError):  # a stream that is closed or gone: Python has an end for it
+        sys.stdout.flush()
+        sys.stderr.flush()
+        if code is None or isinstance(code, int):
+            os._exit(code or 0)
+    sys.exit(code)
+
+
+@cache
 def _door(_of: int) -> tuple[socket.socket, subprocess.Popen[bytes]]:
     """Return the socket to the process that forks for this one, and that process."""
     ctypes.CDLL(None, use_errno=True).prctl(SUBREAPER, 1, 0, 0, 0)

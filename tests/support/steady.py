@@ -8,6 +8,9 @@ Where Python may write nothing beside the sources, what it compiled is kept in p
 
 The servers' files are in memory where that is large enough (`IN_MEMORY`). A run makes some hundred thousand files, and
 on a disk they take a fifth of its processor time.
+
+The servers collect garbage a quarter as often (`GOGC`). A run makes some ten thousand streams, each of which is gone
+after a second, and collecting takes a third of what a server spends on them.
 """
 
 import json
@@ -28,12 +31,14 @@ ENOUGH = 8 << 30
 
 
 def environment() -> dict[str, str]:
-    """Return this process's environment, such that Python keeps what it compiles, and files are in memory."""
+    """Return this process's environment, such that Python keeps what it compiles, files are in memory, and servers
+    seldom collect garbage."""
     kept = dict(os.environ)
     if kept.pop("PYTHONDONTWRITEBYTECODE", ""):
         kept["PYTHONPYCACHEPREFIX"] = kept.get("PYTHONPYCACHEPREFIX") or str(COMPILED.absolute())
     if has_room(IN_MEMORY):
         kept.setdefault("TMPDIR", str(IN_MEMORY))
+    kept.setdefault("GOGC", "400")
     return kept
 
 
