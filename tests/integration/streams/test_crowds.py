@@ -44,6 +44,7 @@ async def _all_pages(pages: Crowds, pattern: str, most: int, most_bytes: int = 1
     return found
 
 
+@pytest.mark.asyncio(loop_factories=["asyncio"])  # the others of this file read pages on both loops
 @pytest.mark.parametrize(("share", "seed"), [(1.0, 1), (0.5, 2), (0.1, 3), (0.02, 4)])
 @pytest.mark.parametrize("most", [2, 7, 60])
 async def test_pages_have_each_message_once_and_in_order(

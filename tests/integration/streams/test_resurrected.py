@@ -100,6 +100,7 @@ async def test_what_another_consumer_of_the_queue_has_yet_to_hand_out_stays(
 
 
 @pytest.mark.three_servers
+@pytest.mark.asyncio(loop_factories=["asyncio"])  # the server is asked, whatever the loop
 async def test_a_busy_consumer_is_not_taken_for_one_that_lost_its_power(
     connection: Connection, publisher: Publisher
 ) -> None:

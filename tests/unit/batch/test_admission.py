@@ -122,7 +122,7 @@ def test_tenants_begin_by_their_weights_however_few_may_be_at_work(
     weights: list[int], most: int, chance: Random
 ) -> None:
     tenants = dict(zip("abcde", weights, strict=False))
-    count = 40 * sum(weights)
+    count = 20 * sum(weights)
     begun = begun_by(tenants, most, count, lambda at_work: at_work[0])  # all take the same time
     for name, weight in tenants.items():
         part = weight / sum(weights)
