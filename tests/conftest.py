@@ -42,6 +42,9 @@ SLOWEST = (
 )
 """What takes a minute or more a file. It begins first, so that the end of a run does not wait for one file."""
 
+SHORTEST = ("tests/unit/docs/", "tests/unit/penstock/", "tests/unit/platforms/")
+"""Files of a second or less, which compute alone. They come last, so that all processes end at the same time."""
+
 LoopFactory = Callable[[], asyncio.AbstractEventLoop]
 Servers = Callable[[str], EmbeddedServer | Cluster]
 """By "one" or "three"."""
@@ -71,9 +74,14 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the slowest files first, and mix the others, so that those that wait and those that compute run beside one
-    another. `--no-loadscope-reorder` keeps the order where files run side by side."""
-    items.sort(key=lambda item: (not item.nodeid.startswith(SLOWEST), crc32(item.nodeid.partition("::")[0].encode())))
+    """Put the slowest files first and the shortest last, and mix the others, so that those that wait and those that
+    compute run beside one another. `--no-loadscope-reorder` keeps the order where files run side by side."""
+
+    def place(item: pytest.Item) -> tuple[bool, bool, int]:
+        name = item.nodeid.partition("::")[0]
+        return not name.startswith(SLOWEST), name.startswith(SHORTEST), crc32(name.encode())
+
+    items.sort(key=place)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
