@@ -20,14 +20,13 @@ from penstock.sdk.client_schedules import Schedules
 from streams.clock import monotonic_s, now_ms
 from streams.connection import Connection, connect
 from streams.rate_messages import LIFE_S, SECOND_S
-from streams.topology import apply
 from tests.chaos.conftest import Tell
 from tests.support.chaos import Form
 from tests.support.command import Running
 from tests.support.flow_bank import Bank, between, each_second, fullest
 from tests.support.processes import Cluster, cluster, open_links, urls_of
 from tests.support.proxy import proxy
-from tests.support.server import Reachable, leading, topology_for
+from tests.support.server import Reachable, leading, make_topology, topology_for
 
 pytestmark = pytest.mark.asyncio(loop_factories=["asyncio"])  # the nodes are processes of their own
 
@@ -149,7 +148,7 @@ def back(began: Sequence[float], from_s: float, upto_s: float, enough: float) ->
 @asynccontextmanager
 async def attack(server: Reachable, connection: Connection, folder: Path, form: Form) -> AsyncIterator[Attack]:
     """Have a bank with rows for minutes, until the block ends."""
-    await apply(connection, topology_for(connection))
+    await make_topology(connection, topology_for(connection))
     bank = Bank(server, connection, folder)
     bank.make(tables=8, rows=form.pick(2_000, 8_000))
     async with AsyncExitStack() as stack:

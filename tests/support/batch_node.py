@@ -17,10 +17,9 @@ from streams.clock import now_ms
 from streams.connection import Connection, connect
 from streams.publisher import Publisher
 from streams.subjects import Namespace
-from streams.topology import apply
 from tests.support.command import plain_environment
 from tests.support.processes import free_ports
-from tests.support.server import Reachable, fresh_namespace, topology_for
+from tests.support.server import Reachable, fresh_namespace, make_topology, topology_for
 
 WITHIN_S = 90.0
 UNSERVED = "unserved"
@@ -99,7 +98,7 @@ def batch_node(server: Reachable) -> Iterator[BatchNode]:
 async def _prepared(server: Reachable, namespace: Namespace) -> dict[str, str]:
     """Make the topology, and tokens before the gateway looks."""
     async with connect(server.url, name="test", namespace=namespace) as connection, Publisher(connection) as publisher:
-        await apply(connection, topology_for(connection))
+        await make_topology(connection, topology_for(connection))
         bucket = Bucket(connection, publisher, namespace.bucket("TOKENS"), bytes)
         await Tasks(Bucket(connection, publisher, namespace.bucket("TASKS"), bytes)).declare(TaskRecord(task=UNSERVED))
         made = {name: await create_token(bucket, wish, now_ms=now_ms()) for name, wish in WISHES.items()}

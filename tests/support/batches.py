@@ -31,8 +31,7 @@ from penstock.sdk.batches import task_handlers
 from streams.backoff import Backoff
 from streams.batch_messages import ChunkResult, NewBatch, Outcome
 from streams.connection import Connection
-from streams.topology import apply
-from tests.support.server import topology_for
+from tests.support.server import make_topology, topology_for
 
 LONG_S = 120.0
 
@@ -115,7 +114,7 @@ async def plant(
 ) -> AsyncIterator[Plant]:
     """Run a node's batches, serving these tasks, until the block ends. No actor may have failed by then. With `calls`,
     the configuration of callbacks, it runs jobs too, which carry them."""
-    await apply(connection, topology_for(connection))
+    await make_topology(connection, topology_for(connection))
     config = Config(nats="nats://given", roles=roles, namespace=connection.namespace.name, **(calls or {}))
     stop = anyio.Event()
     record = NodeRecord(node=name, run=name, roles=roles)

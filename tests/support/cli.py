@@ -16,8 +16,7 @@ from penstock.cli.root import app
 from penstock.node.session import Session
 from streams.connection import Connection
 from streams.publisher import Publisher
-from streams.topology import apply
-from tests.support.server import Reachable, topology_for
+from tests.support.server import Reachable, make_topology, topology_for
 
 
 class Answer:
@@ -59,7 +58,7 @@ class CommandLine:
 @asynccontextmanager
 async def command_line(server: Reachable, connection: Connection, publisher: Publisher) -> AsyncIterator[CommandLine]:
     """Make the topology and open the command line on it; what commands do to logging is undone."""
-    await apply(connection, topology_for(connection))
+    await make_topology(connection, topology_for(connection))
     root, raises = logging.getLogger(), logging.raiseExceptions
     handlers, level = root.handlers[:], root.level
     levels = {name: logging.getLogger(name).level for name in ("asyncio", "aiohttp", "nats", "sqlalchemy")}

@@ -23,10 +23,9 @@ from streams.frames import Message
 from streams.job_messages import NewJob, body_of
 from streams.publisher import Publisher
 from streams.specs import Topology
-from streams.topology import apply
 from tests.support.letters import letter_payloads
 from tests.support.moments import a_moment
-from tests.support.server import topology_for
+from tests.support.server import make_topology, topology_for
 
 TOPIC = "mail"
 
@@ -110,7 +109,7 @@ def topology_of_desk(connection: Connection, *more: str) -> Topology:
 @asynccontextmanager
 async def open_office(connection: Connection, *more: str) -> AsyncIterator[Office]:
     """Make the streams, and `more` of them, and open a desk on them."""
-    await apply(connection, topology_of_desk(connection, *more))
+    await make_topology(connection, topology_of_desk(connection, *more))
     async with open_second_office(connection) as office:
         yield office
 

@@ -40,8 +40,7 @@ from streams.fetch_messages import FetchEvent, Order, decode_event, decode_order
 from streams.log import read_log
 from streams.publisher import Publisher
 from streams.store_memory import StoreMemory
-from streams.topology import apply
-from tests.support.server import topology_for
+from tests.support.server import make_topology, topology_for
 
 QUICK: Mapping[str, object] = {
     "slice": "2s",
@@ -94,7 +93,7 @@ async def running_node(
     """Run a node's actors, supervised as in production, until the block ends; the topology is made first. No actor may
     have failed by then. The node itself has the whole rates. It is the governor of others, such as commands.
     `sees_ledgers`: it follows the ledgers, also if none of its actors needs that."""
-    await apply(connection, topology_for(connection))
+    await make_topology(connection, topology_for(connection))
     events = Events(publisher, connection.namespace)
     buckets = {short: connection.namespace.bucket(short) for short in ("SETTINGS", "NODES")}
     settings = LiveSettings(

@@ -46,8 +46,7 @@ from streams.connection import Connection
 from streams.files import Files
 from streams.publisher import Publisher
 from streams.server_clock import ServerClock
-from streams.topology import apply
-from tests.support.server import Reachable, connected, topology_for
+from tests.support.server import Reachable, connected, make_topology, topology_for
 
 
 class RunningGateway:
@@ -89,7 +88,7 @@ async def running_gateway(
     """Run a gateway and all that it stands on, supervised as in production, until the block ends. The topology is
     made first, and no actor may have failed by the end."""
     namespace = connection.namespace
-    await apply(connection, topology_for(connection))
+    await make_topology(connection, topology_for(connection))
 
     def bucket(short: str) -> Bucket[bytes]:
         return Bucket(connection, publisher, namespace.bucket(short), bytes)

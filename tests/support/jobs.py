@@ -20,9 +20,9 @@ from streams.publisher import Publisher
 from streams.pull_once import PullOnce
 from streams.specs import Topology, job_consumer, wanted
 from streams.subjects import Namespace
-from streams.topology import apply, ensure_consumer
+from streams.topology import ensure_consumer
 from tests.support.letters import letter_payloads
-from tests.support.server import copies
+from tests.support.server import copies, make_topology
 
 TOPIC = "mail"
 
@@ -111,7 +111,7 @@ def topology_of_jobs(namespace: Namespace, *, replicas: int = 1) -> Topology:
 async def open_jobs(connection: Connection, *, ack_wait_s: float | None = None) -> AsyncIterator[Jobs]:
     """Make the streams, with a copy on each server, and a topic's consumers."""
     namespace = connection.namespace
-    await apply(connection, topology_of_jobs(namespace, replicas=copies(connection)))
+    await make_topology(connection, topology_of_jobs(namespace, replicas=copies(connection)))
     for priority in ("normal", "high", "low"):
         spec = job_consumer(namespace, TOPIC, priority, is_clustered=connection.is_clustered)
         await ensure_consumer(connection, msgspec.structs.replace(spec, ack_wait_s=ack_wait_s or spec.ack_wait_s))

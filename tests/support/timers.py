@@ -21,9 +21,8 @@ from streams.server import EmbeddedServer
 from streams.server_clock import ServerClock
 from streams.specs import Topology
 from streams.subjects import token_of
-from streams.topology import apply
 from tests.support.moments import a_moment
-from tests.support.server import topology_for
+from tests.support.server import make_topology, topology_for
 
 
 class Heard:
@@ -75,7 +74,7 @@ async def running_timer(
 ) -> AsyncIterator[Firer]:
     """Run a timer, with a node's membership and clock, until the end of the block."""
     namespace = connection.namespace
-    await apply(connection, topology_of_timers(connection))
+    await make_topology(connection, topology_of_timers(connection))
     nodes, leases = (
         Bucket(connection, publisher, namespace.bucket("NODES"), bytes),
         Bucket(connection, publisher, namespace.bucket("LEASES"), bytes),

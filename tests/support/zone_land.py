@@ -17,9 +17,8 @@ from penstock.sdk.client_zones import ZoneCalls
 from streams.bucket import Bucket
 from streams.connection import Connection
 from streams.publisher import Publisher
-from streams.topology import apply
 from tests.support.command import Running, node
-from tests.support.server import topology_for
+from tests.support.server import make_topology, topology_for
 from tests.support.sqlite import sqlite_file
 from tests.support.zone_rows import make
 
@@ -44,7 +43,7 @@ class Land:
         self._count = 0
 
     async def open(self) -> None:
-        await apply(self.connection, topology_for(self.connection))
+        await make_topology(self.connection, topology_for(self.connection))
         make(str(self.path))
 
     def node(self, name: str, zone: str, *arguments: str, **environment: str) -> AbstractAsyncContextManager[Running]:

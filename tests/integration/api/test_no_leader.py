@@ -8,11 +8,10 @@ from aiohttp import ClientSession, ClientTimeout
 
 from streams.connection import Connection, connect
 from streams.publisher import Publisher
-from streams.topology import apply
 from tests.integration.api.test_rest import add
 from tests.support.gateway import running_gateway
 from tests.support.processes import ServerProcess, cluster, urls_of
-from tests.support.server import leading, topology_for
+from tests.support.server import leading, make_topology, topology_for
 
 HOUR = 3_600_000
 COUNT = 5
@@ -31,7 +30,7 @@ async def test_what_is_called_not_done_without_a_leader_is_not_done(tmp_path: Pa
     """The gateway's link is to the leader, who stays, and takes in what he cannot have written twice any more."""
     with anyio.fail_after(300):
         async with cluster(tmp_path) as servers, connect(urls_of(servers), name="test") as first:
-            await apply(first, topology_for(first))
+            await make_topology(first, topology_for(first))
             leader, others = await _leader_and_others(servers, first)
             async with connect(leader.url, name="test") as connection, Publisher(connection) as publisher:
                 async with running_gateway(connection, publisher) as gateway:

@@ -22,8 +22,8 @@ from streams.connection import Connection
 from streams.errors import RevisionConflict
 from streams.publisher import Publisher
 from streams.specs import wanted
-from streams.topology import apply
 from tests.support.batches import LONG_S, plant
+from tests.support.server import make_topology
 
 ITEMS = 24
 
@@ -119,7 +119,7 @@ class Meeting:
 async def test_of_two_that_hold_one_round_only_one_begins_its_items(
     connection: Connection, publisher: Publisher
 ) -> None:
-    await apply(connection, wanted(connection.namespace, profile="fast"))
+    await make_topology(connection, wanted(connection.namespace, profile="fast"))
     pointer = Pointer(step="map", task="at-work-once", instance_id="mine", chunk=0, round=1)
     turn = Round("mine", dict.fromkeys(range(3), 1), most=1)
     rows = [(index, Raw(b"%d" % index)) for index in range(3)]

@@ -17,9 +17,8 @@ from streams.files import Files
 from streams.frames import Message
 from streams.log import extent_of
 from streams.publisher import Publisher
-from streams.topology import apply
 from tests.support.batches import LONG_S
-from tests.support.server import topology_for
+from tests.support.server import make_topology, topology_for
 
 
 @pytest.mark.three_servers
@@ -28,7 +27,7 @@ async def test_a_reduce_waits_for_the_results_that_were_counted(
     connection: Connection, publisher: Publisher, monkeypatch: pytest.MonkeyPatch, stored: int
 ) -> None:
     """The answering replica has so many of two results at the first request. One server is never behind."""
-    await apply(connection, topology_for(connection))
+    await make_topology(connection, topology_for(connection))
     items, files = BatchItems(connection, publisher), Files(connection, publisher, connection.namespace.bucket("FILES"))
     await items.stage("mine", 1, 0, [Chunk(first=at, items=(Raw(b"1"),)) for at in (0, 1)])
     results = [ChunkResult(chunk=at, round=1, ran=((at, at + 1),)) for at in (0, 1)]

@@ -14,9 +14,9 @@ from streams.connection import Connection
 from streams.log import read_log
 from streams.server import EmbeddedServer
 from streams.specs import wanted
-from streams.topology import apply
 from tests.support.callbacks import SECRET, VARIABLE, receiver
 from tests.support.command import node
+from tests.support.server import make_topology
 
 LONG_S = 80.0
 ROLES = "conductor,executor,worker,timer,desk"
@@ -27,7 +27,7 @@ async def test_a_node_killed_before_it_could_record_what_it_told_has_told_it(
     connection: Connection, server: EmbeddedServer, point: str, calls: int
 ) -> None:
     namespace = connection.namespace
-    await apply(connection, wanted(namespace, profile="fast"))
+    await make_topology(connection, wanted(namespace, profile="fast"))
     batches = Batches(ServiceClient(connection, "batch", 30.0), connection)
     arguments = ["--nats", server.url, "--namespace", namespace.name, "--sink", "none", "--http", "off"]
     arguments += ["--roles", ROLES, "--app", "tests.support.batch_app"]

@@ -29,9 +29,9 @@ from streams.connection import Connection
 from streams.log import purge_subject, read_log
 from streams.publisher import Publisher
 from streams.specs import batch_consumers, wanted
-from streams.topology import apply
 from tests.support.batches import LONG_S, plant
 from tests.support.moments import a_moment
+from tests.support.server import make_topology
 
 CONDUCTOR = ("conductor",)
 TASK = TaskRecord(task="nobody", attempts=3, retry_base_ms=300)
@@ -108,7 +108,7 @@ async def test_a_large_instance_lets_out_a_part_of_its_chunks_at_a_time(
 async def test_a_step_that_beats_is_left_alone_and_a_silent_one_is_begun_anew(
     connection: Connection, publisher: Publisher
 ) -> None:
-    await apply(connection, wanted(connection.namespace, profile="fast"))
+    await make_topology(connection, wanted(connection.namespace, profile="fast"))
     beats = Bucket(connection, publisher, connection.namespace.bucket("BEATS"), bytes)
     steps = [
         Instance(
@@ -160,7 +160,7 @@ def owned_by(node: str, prefix: str) -> str:
 
 
 async def test_a_tasks_instances_are_let_in_by_one_node_alone(connection: Connection, publisher: Publisher) -> None:
-    await apply(connection, wanted(connection.namespace, profile="fast"))
+    await make_topology(connection, wanted(connection.namespace, profile="fast"))
     theirs, ours, looked_at = owned_by("idle", "t"), owned_by("n1", "t"), owned_by("n1", "i")
     async with another_conductor(connection, publisher) as its_life, plant(connection, [], roles=CONDUCTOR) as node:
         for task in (theirs, ours):

@@ -16,8 +16,8 @@ from streams.batch_messages import Outcome, Pointer
 from streams.connection import Connection
 from streams.publisher import Publisher
 from streams.specs import wanted
-from streams.topology import apply
 from tests.support.batches import OpenGate
+from tests.support.server import make_topology
 
 ran: Counter[int] = Counter()
 dies_at: set[int] = set()
@@ -58,7 +58,7 @@ async def die(connection: Connection, publisher: Publisher) -> None:
 
 
 async def test_what_was_at_work_at_three_deaths_fails_alone(connection: Connection, publisher: Publisher) -> None:
-    await apply(connection, wanted(connection.namespace, profile="fast"))
+    await make_topology(connection, wanted(connection.namespace, profile="fast"))
     ran.clear()
     for place in (1, 2, 2, 1, 2):  # two deaths at item 1, for another's reason
         dies_at.clear()
@@ -73,7 +73,7 @@ async def test_what_was_at_work_at_three_deaths_fails_alone(connection: Connecti
 
 async def test_who_ends_leaves_no_suspicion(connection: Connection, publisher: Publisher) -> None:
     """What comes after the last item, as the storing of the result, may fail for reasons of its own."""
-    await apply(connection, wanted(connection.namespace, profile="fast"))
+    await make_topology(connection, wanted(connection.namespace, profile="fast"))
     dies_at.clear()
     for _ in range(5):
         outcomes = await run(connection, publisher)

@@ -23,10 +23,10 @@ from streams.log import count_of
 from streams.publisher import Outgoing, Publisher
 from streams.specs import ConsumerSpec, batch_consumers, wanted
 from streams.subjects import Namespace
-from streams.topology import apply, ensure_consumer
+from streams.topology import ensure_consumer
 from tests.support.batches import LONG_S, Plant, plant
 from tests.support.moments import a_moment
-from tests.support.server import forbidding
+from tests.support.server import forbidding, make_topology
 
 TASKS = ("idle-a", "idle-b")
 may_end: list[anyio.Event] = []
@@ -175,7 +175,7 @@ async def test_chunks_that_no_node_gets_are_not_told_to_be_at_work(connection: C
 
 
 async def test_a_consumer_that_somebody_made_otherwise_stops_its_task_alone(connection: Connection) -> None:
-    await apply(connection, wanted(connection.namespace, profile="fast"))
+    await make_topology(connection, wanted(connection.namespace, profile="fast"))
     steps, _ = batch_consumers(connection.namespace, "idle-a")
     await ensure_consumer(connection, replace(steps, max_ack_pending=7))
     async with plant(connection, TASKS) as node:

@@ -14,9 +14,9 @@ from streams.connection import Connection, connect
 from streams.publisher import Publisher
 from streams.server import EmbeddedServer
 from streams.specs import wanted
-from streams.topology import apply
 from tests.support.batches import LONG_S, Plant, plant
 from tests.support.moments import a_moment
+from tests.support.server import make_topology
 
 
 def says(**limits: float) -> TaskRecord:
@@ -24,7 +24,7 @@ def says(**limits: float) -> TaskRecord:
 
 
 async def test_what_the_code_says_holds_but_where_a_person_said_otherwise(connection: Connection) -> None:
-    await apply(connection, wanted(connection.namespace, profile="fast"))
+    await make_topology(connection, wanted(connection.namespace, profile="fast"))
     async with Publisher(connection) as publisher:
         bucket = Bucket(connection, publisher, connection.namespace.bucket("TASKS"), bytes)
         tasks = Tasks(bucket)
@@ -43,7 +43,7 @@ async def test_what_the_code_says_holds_but_where_a_person_said_otherwise(connec
 
 async def test_who_declares_a_task_knows_it_at_once(connection: Connection) -> None:
     """Nothing follows the bucket here."""
-    await apply(connection, wanted(connection.namespace, profile="fast"))
+    await make_topology(connection, wanted(connection.namespace, profile="fast"))
     async with Publisher(connection) as publisher:
         bucket = Bucket(connection, publisher, connection.namespace.bucket("TASKS"), bytes)
         first, second = Tasks(bucket), Tasks(bucket)

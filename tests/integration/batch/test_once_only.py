@@ -27,9 +27,9 @@ from streams.errors import RevisionConflict
 from streams.publisher import Publisher
 from streams.server import EmbeddedServer
 from streams.specs import wanted
-from streams.topology import apply
 from tests.support.batches import OpenGate, Plant, plant
 from tests.support.proxy import proxy
+from tests.support.server import make_topology
 
 ITEMS = 6
 ran: Counter[int] = Counter()
@@ -158,7 +158,7 @@ class ShutGate(OpenGate):
 async def test_who_leaves_items_to_others_lets_nobody_begin_them_in_his_round(
     connection: Connection, publisher: Publisher
 ) -> None:
-    await apply(connection, wanted(connection.namespace, profile="fast"))
+    await make_topology(connection, wanted(connection.namespace, profile="fast"))
     turn = Round("mine", dict.fromkeys(range(ITEMS), 1), most=1, is_once=True)
     items, log = [(index, Raw(b"%d" % index)) for index in range(ITEMS)], BatchItems(connection, publisher)
     run = partial(run_marked, task_handlers()["once"], turn, POINTER, items, log)

@@ -13,10 +13,9 @@ from penstock.node.batch_submitting import submitter
 from streams.connection import Connection
 from streams.log import read_log
 from streams.publisher import Publisher
-from streams.topology import apply
 from tests.support.batches import LONG_S, plant
 from tests.support.moments import a_moment
-from tests.support.server import topology_for
+from tests.support.server import make_topology, topology_for
 
 TASK = "published"
 DESK = ("desk", "executor")
@@ -35,7 +34,7 @@ class Published:
 async def test_a_delay_counts_from_the_publish_however_late_it_is_taken(
     connection: Connection, publisher: Publisher
 ) -> None:
-    await apply(connection, topology_for(connection))
+    await make_topology(connection, topology_for(connection))
     namespace = connection.namespace
     subject, asked = namespace.subject("submit", "batch", TASK), {"id": "p-late", "delay_ms": DELAY_MS}
     async with plant(connection, [TASK], roles=("executor",)):  # the task is known, and no desk is there

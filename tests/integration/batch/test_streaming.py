@@ -21,11 +21,11 @@ from streams.connection import Connection
 from streams.errors import OutcomeUnknown
 from streams.server import EmbeddedServer
 from streams.specs import wanted
-from streams.topology import apply
 from tests.support.batch_streaming_app import ALL, HALF, STREAMED, notes_of
 from tests.support.batches import LONG_S, Plant, plant
 from tests.support.command import node as node_process
 from tests.support.moments import a_moment
+from tests.support.server import make_topology
 
 
 class Log:
@@ -212,7 +212,7 @@ async def test_killed_half_way_another_node_goes_on_and_no_item_runs_twice(
 ) -> None:
     """Its items may not run twice, and some have run when the splitter is killed."""
     namespace, notes = connection.namespace, tmp_path / "notes"
-    await apply(connection, wanted(namespace, profile="fast"))
+    await make_topology(connection, wanted(namespace, profile="fast"))
     batches = Batches(ServiceClient(connection, "batch", 30.0), connection)
     arguments = ["--nats", server.url, "--namespace", namespace.name, "--sink", "none", "--http", "off"]
     arguments += ["--roles", "conductor,executor,desk", "--app", "tests.support.batch_streaming_app"]

@@ -24,7 +24,6 @@ from streams.log import extent_of, read_log
 from streams.publisher import Publisher
 from streams.server import EmbeddedServer
 from streams.specs import wanted
-from streams.topology import apply
 from tests.support.engine import (
     QUICK,
     Node,
@@ -35,7 +34,7 @@ from tests.support.engine import (
     running_node,
 )
 from tests.support.moments import a_moment
-from tests.support.server import connected
+from tests.support.server import connected, make_topology
 
 SHOP = SourceKey("mall", "s1")
 NOWHERE = "http://127.0.0.1:1"
@@ -129,7 +128,7 @@ async def test_a_crash_between_cut_and_offer_is_mended_by_the_next_look(
     connection: Connection, publisher: Publisher
 ) -> None:
     """A node that dies right after its cut leaves open slices that nobody was offered; here they were never."""
-    await apply(connection, wanted(connection.namespace, profile="fast"))
+    await make_topology(connection, wanted(connection.namespace, profile="fast"))
     start_ms = now_ms() - 20_000
     async with running_node(connection, publisher, roles=ALLOCATES) as dying:
         await add_shop(connection, publisher, max_open=4)
@@ -145,7 +144,7 @@ async def test_a_bad_source_holds_up_no_other(
     connection: Connection, publisher: Publisher, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with running_node(connection, publisher, roles=ALLOCATES) as node, queueing(connection) as queue:
-        await apply(connection, wanted(connection.namespace, profile="fast"))
+        await make_topology(connection, wanted(connection.namespace, profile="fast"))
         ledgers = ledger_bucket(connection, publisher)
         async with open_ledgers(ledgers) as opened:
             await opened.create(SourceKey("mall", "no_adapter"), first_ledger(0))
@@ -279,7 +278,7 @@ async def test_nodes_tend_disjoint_sets_and_take_over_from_a_dead_one(
 ) -> None:
     shops = [SourceKey("mall", f"s{number}") for number in range(12)]
     cluster = Cluster()
-    await apply(connection, wanted(connection.namespace, profile="fast"))
+    await make_topology(connection, wanted(connection.namespace, profile="fast"))
     async with anyio.create_task_group() as tasks:
         for name, roles in (("n1", ALLOCATES), ("n2", ()), ("n3", ("monitor",))):
             await tasks.start(run_node, server, connection, cluster, name, roles)
@@ -321,7 +320,7 @@ async def test_of_six_nodes_four_follow_the_ledgers_and_the_next_one_replaces_a_
 ) -> None:
     shops, names = {SourceKey("mall", f"s{number}") for number in range(12)}, [f"n{number}" for number in range(6)]
     cluster = Cluster()
-    await apply(connection, wanted(connection.namespace, profile="fast"))
+    await make_topology(connection, wanted(connection.namespace, profile="fast"))
     async with anyio.create_task_group() as tasks:
         for name in names:
             await tasks.start(run_node, server, connection, cluster, name, ALLOCATES)
@@ -355,7 +354,7 @@ async def test_while_a_node_of_an_earlier_version_lives_all_nodes_tend_as_it_bel
 ) -> None:
     names = [f"n{number}" for number in range(6)]
     cluster, old = Cluster(), b'{"node": "old", "run": "r", "roles": ["allocator"]}'
-    await apply(connection, wanted(connection.namespace, profile="fast"))
+    await make_topology(connection, wanted(connection.namespace, profile="fast"))
     nodes = Bucket(connection, publisher, connection.namespace.bucket("NODES"), bytes)
     async with anyio.create_task_group() as tasks:
         for name in names:

@@ -18,11 +18,10 @@ from streams.clock import monotonic_s, now_ms
 from streams.connection import Connection
 from streams.publisher import Publisher
 from streams.server import EmbeddedServer
-from streams.topology import apply
 from tests.support.command import node, penstock
 from tests.support.engine import a_mall, add_source
 from tests.support.moments import a_moment
-from tests.support.server import topology_for
+from tests.support.server import make_topology, topology_for
 
 pytestmark = pytest.mark.asyncio(loop_factories=["asyncio"])  # the nodes are processes of their own
 
@@ -74,7 +73,7 @@ async def town(
     rate: float,
 ) -> AsyncIterator[CountingMall]:
     """Have two nodes with the label `a`, and one without, read the past of sources that are pinned to `a`."""
-    await apply(connection, topology_for(connection))
+    await make_topology(connection, topology_for(connection))
     counting = CountingMall()
     reached = {"PENSTOCK_NATS": server.url, "PENSTOCK_NAMESPACE": connection.namespace.name, "PENSTOCK_HTTP": "off"}
     async with AsyncExitStack() as stack:

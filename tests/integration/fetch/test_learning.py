@@ -19,12 +19,11 @@ from platforms.mall.dialects.amazon import AMAZON
 from streams.connection import Connection
 from streams.publisher import Publisher
 from streams.server import EmbeddedServer
-from streams.topology import apply
 from tests.support.command import node as node_process
 from tests.support.engine import a_mall, adapter_table, ledger_bucket, ledger_when, running_node, stored_orders
 from tests.support.manners import SHOP, add_manner, judge, read_to_end, references, store_all
 from tests.support.moments import a_moment
-from tests.support.server import topology_for
+from tests.support.server import make_topology, topology_for
 
 SPAN_S = 3.0
 MOST = 30
@@ -81,7 +80,7 @@ async def test_a_limit_by_application_is_learned_once_for_all_shops_and_nodes(
 ) -> None:
     """Two nodes read two shops of one application. `penstock rates` has the learned limit as the platform's."""
     gate = CountingGate(is_named=False, most=60)
-    await apply(connection, topology_for(connection))
+    await make_topology(connection, topology_for(connection))
     reached = {"PENSTOCK_NATS": server.url, "PENSTOCK_NAMESPACE": connection.namespace.name, "PENSTOCK_HTTP": "off"}
     own: dict[str, Any] = {"slice": "10s", "rate": 40, "burst": 1, "throttle_wait": "500ms", "concurrency": 4}
     table = adapter_table(pages=PAGES, rate=[{"scope": "app"}])  # without a number

@@ -15,14 +15,14 @@ from streams.clock import now_ms
 from streams.connection import Connection
 from streams.publisher import Publisher
 from streams.specs import wanted
-from streams.topology import apply
+from tests.support.server import make_topology
 
 MALL, ONE, TWO = LevelName("mall"), LevelName("mall", "one"), LevelName("mall", "two")
 
 
 @pytest.fixture
 async def desk(connection: Connection) -> AsyncIterator[Desk]:
-    await apply(connection, wanted(connection.namespace, profile="fast"))
+    await make_topology(connection, wanted(connection.namespace, profile="fast"))
     name = connection.namespace.bucket("SETTINGS")
     async with Publisher(connection) as publisher:
         yield Desk(Bucket(connection, publisher, name, bytes), kept_values(connection, name))

@@ -25,8 +25,8 @@ from streams.publisher import Publisher
 from streams.server import EmbeddedServer, embedded_server
 from streams.specs import wanted
 from streams.subjects import Namespace
-from streams.topology import apply
 from tests.support.moments import a_moment
+from tests.support.server import make_topology
 
 MALL, ONE = LevelName("mall"), LevelName("mall", "one")
 
@@ -85,7 +85,7 @@ async def follower(server: EmbeddedServer, namespace: Namespace) -> AsyncIterato
 
 @pytest.fixture
 async def ready(connection: Connection, namespace: Namespace) -> Namespace:
-    await apply(connection, wanted(namespace, profile="fast"))
+    await make_topology(connection, wanted(namespace, profile="fast"))
     return namespace
 
 
@@ -277,7 +277,7 @@ async def test_settings_converge_over_a_restart_of_the_server(tmp_path: Path, na
         follower(server, namespace) as b,
     ):
         async with connect(server.url, name="init", namespace=namespace) as connection:
-            await apply(connection, wanted(namespace, profile="fast"))
+            await make_topology(connection, wanted(namespace, profile="fast"))
         async with anyio.create_task_group() as tasks:
             await a.set(DEFAULT, retries=7)
             await tasks.start(a.live.run)

@@ -23,10 +23,9 @@ from platforms.told_limits import told_limit
 from streams.bucket import Bucket
 from streams.connection import Connection
 from streams.publisher import Publisher
-from streams.topology import apply
 from tests.support.engine import ledger_bucket
 from tests.support.moments import a_moment
-from tests.support.server import topology_for
+from tests.support.server import make_topology, topology_for
 
 SHOP = SourceKey("slow", "s1")
 MINUTE_MS = 60_000
@@ -128,7 +127,7 @@ class SlowReader:
 async def test_two_nodes_at_one_request_a_minute_are_never_refused_twice_in_a_row(
     connection: Connection, publisher: Publisher, is_named: bool
 ) -> None:
-    await apply(connection, topology_for(connection))
+    await make_topology(connection, topology_for(connection))
     clock = HandClock()
     shop, rates = SlowShop(clock, is_named=is_named), OwnRates(clock.now_ms)
     shared = Bucket(connection, publisher, connection.namespace.bucket("DIGESTS"), bytes)

@@ -11,11 +11,10 @@ from pathlib import Path
 import pytest
 
 from streams.connection import Connection
-from streams.topology import apply
 from tests.support.command import Ended, penstock
 from tests.support.flow_bank import Bank
 from tests.support.natscli import NatsCli
-from tests.support.server import Reachable, topology_for
+from tests.support.server import Reachable, make_topology, topology_for
 
 pytestmark = pytest.mark.asyncio(loop_factories=["asyncio"])  # the nodes are processes of their own
 
@@ -51,7 +50,7 @@ class Doors:
 @asynccontextmanager
 async def doors(server: Reachable, connection: Connection, folder: Path) -> AsyncIterator[tuple[Doors, Bank]]:
     """Have a node at each server, with rows for minutes, until the block ends."""
-    await apply(connection, topology_for(connection))
+    await make_topology(connection, topology_for(connection))
     bank = Bank(server, connection, folder)
     bank.make(tables=3, rows=2_000)
     urls = server.url.split(",")

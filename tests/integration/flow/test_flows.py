@@ -21,18 +21,17 @@ from penstock.sdk.client_schedules import Schedules
 from streams.clock import now_ms
 from streams.connection import Connection
 from streams.server import EmbeddedServer
-from streams.topology import apply
 from tests.support.command import Running, penstock
 from tests.support.flow_bank import WITHIN_S, Bank
 from tests.support.moments import a_moment
-from tests.support.server import topology_for
+from tests.support.server import make_topology, topology_for
 
 pytestmark = pytest.mark.asyncio(loop_factories=["asyncio"])  # the nodes are processes of their own
 
 
 @pytest.fixture
 async def bank(server: EmbeddedServer, connection: Connection, tmp_path: Path) -> Bank:
-    await apply(connection, topology_for(connection))
+    await make_topology(connection, topology_for(connection))
     return Bank(server, connection, tmp_path)
 
 

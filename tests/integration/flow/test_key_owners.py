@@ -15,9 +15,8 @@ from streams.connection import Connection
 from streams.outcomes import Outgoing
 from streams.publisher import Publisher
 from streams.server import EmbeddedServer
-from streams.topology import apply
 from tests.support.command import WITHIN_S, Running, node, penstock
-from tests.support.server import topology_for
+from tests.support.server import make_topology, topology_for
 
 pytestmark = pytest.mark.asyncio(loop_factories=["asyncio"])  # the nodes are processes of their own
 
@@ -56,7 +55,7 @@ penstock.external_batch("owned-external", "http://127.0.0.1:1/items")
 async def test_a_key_of_a_live_application_is_refused_and_a_free_one_is_taken_over(
     server: EmbeddedServer, connection: Connection, tmp_path: Path
 ) -> None:
-    await apply(connection, topology_for(connection))
+    await make_topology(connection, topology_for(connection))
     for name, code in {
         "shop": FLOW + TASK + EXTERNAL,
         "rival_flow": FLOW,
@@ -100,7 +99,7 @@ async def test_a_key_of_a_live_application_is_refused_and_a_free_one_is_taken_ov
 async def test_of_two_applications_that_start_at_once_with_fresh_keys_one_is_refused(
     server: EmbeddedServer, connection: Connection, tmp_path: Path
 ) -> None:
-    await apply(connection, topology_for(connection))
+    await make_topology(connection, topology_for(connection))
     environment = {
         "PENSTOCK_NAMESPACE": connection.namespace.name,
         "PENSTOCK_LOG_FORM": "json",
@@ -137,7 +136,7 @@ async def test_of_two_applications_that_start_at_once_with_fresh_keys_one_is_ref
 async def test_a_task_above_the_limit_is_refused_by_its_number_and_those_that_are_there_are_served(
     server: EmbeddedServer, connection: Connection, tmp_path: Path
 ) -> None:
-    await apply(connection, topology_for(connection))
+    await make_topology(connection, topology_for(connection))
     bucket = connection.namespace.bucket("TASKS")
     tasks = [f"many{number}" for number in range(MOST_IN_ALL - 1)]
     async with Publisher(connection) as publisher:

@@ -15,11 +15,10 @@ from penstock.sdk.client_jobs import Jobs
 from streams.clock import monotonic_s
 from streams.connection import Connection
 from streams.server import EmbeddedServer
-from streams.topology import apply
 from tests.support.command import node
 from tests.support.flow_bank import Bank, between, fullest
 from tests.support.moments import a_moment
-from tests.support.server import topology_for
+from tests.support.server import make_topology, topology_for
 
 pytestmark = pytest.mark.asyncio(loop_factories=["asyncio"])  # the nodes are processes of their own
 
@@ -28,7 +27,7 @@ async def test_a_topics_rate_of_500_that_let_570_into_its_first_second_no_longer
     server: EmbeddedServer, connection: Connection, tmp_path: Path
 ) -> None:
     """Two workers start cold, at the same time, over a backlog."""
-    await apply(connection, topology_for(connection))
+    await make_topology(connection, topology_for(connection))
     notes = tmp_path / "notes"
     where = ("--nats", server.url, "--sink", "none")
     named = {"PENSTOCK_NAMESPACE": connection.namespace.name, "PENSTOCK_LOG_FORM": "json", "PENSTOCK_HTTP": "off"}
@@ -73,7 +72,7 @@ async def cold_start(jobs: Jobs, notes: Path, where: Sequence[str], named: Mappi
 async def test_a_flows_rate_changes_live_from_500_to_none_to_one_a_minute_and_back(
     server: EmbeddedServer, connection: Connection, tmp_path: Path
 ) -> None:
-    await apply(connection, topology_for(connection))
+    await make_topology(connection, topology_for(connection))
     bank = Bank(server, connection, tmp_path)
     bank.make(tables=4, rows=25_000)
     flows = FlowCalls(ServiceClient(connection, "flow", 30.0))

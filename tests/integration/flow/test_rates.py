@@ -22,10 +22,9 @@ from penstock.sdk.client_jobs import Jobs
 from penstock.sdk.client_rates import RateCalls
 from streams.connection import Connection
 from streams.server import EmbeddedServer
-from streams.topology import apply
 from tests.support.command import Ended, Running, node, penstock
 from tests.support.moments import a_moment
-from tests.support.server import topology_for
+from tests.support.server import make_topology, topology_for
 
 pytestmark = pytest.mark.asyncio(loop_factories=["asyncio"])  # the nodes are processes of their own
 
@@ -93,7 +92,7 @@ def both_are_held_back(view: RatesView) -> bool:
 
 @pytest.fixture
 async def town(server: EmbeddedServer, connection: Connection, tmp_path: Path) -> Town:
-    await apply(connection, topology_for(connection))
+    await make_topology(connection, topology_for(connection))
     return Town(server, connection, tmp_path)
 
 

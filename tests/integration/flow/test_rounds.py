@@ -21,7 +21,7 @@ from streams.frames import Message
 from streams.micro import Endpoint, Service
 from streams.publisher import Publisher
 from streams.specs import wanted
-from streams.topology import apply
+from tests.support.server import make_topology
 
 pytestmark = pytest.mark.asyncio(loop_factories=["asyncio"])
 
@@ -110,7 +110,7 @@ class Followed:
 
 
 async def declared_flow(connection: Connection, publisher: Publisher, limits: FlowLimits) -> Flows:
-    await apply(connection, wanted(connection.namespace, profile="fast"))
+    await make_topology(connection, wanted(connection.namespace, profile="fast"))
     flows = Flows(Bucket(connection, publisher, connection.namespace.bucket("FLOWS"), bytes))
     await flows.declare(FlowRecord(flow="pay", limits=limits))
     return flows

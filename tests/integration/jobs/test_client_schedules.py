@@ -25,9 +25,9 @@ from streams.frames import Message
 from streams.publisher import Publisher
 from streams.server import EmbeddedServer
 from streams.specs import wanted
-from streams.topology import apply
 from tests.support.desks import Started
 from tests.support.natscli import NatsCli
+from tests.support.server import make_topology
 
 NIGHTLY = "mail/nightly"
 
@@ -37,7 +37,7 @@ async def client(
     connection: Connection, publisher: Publisher, server: EmbeddedServer
 ) -> AsyncIterator[penstock.Client]:
     namespace = connection.namespace
-    await apply(connection, wanted(namespace, profile="fast"))
+    await make_topology(connection, wanted(namespace, profile="fast"))
     desk = ScheduleDesk(Bucket(connection, publisher, namespace.bucket("RECURRING"), bytes), SYSTEM)
     stop, started = anyio.Event(), Started()
     service = DeskService("schedules", desk, connection, stop)

@@ -23,9 +23,8 @@ from streams.publisher import Publisher
 from streams.server import EmbeddedServer
 from streams.server_clock import ServerClock
 from streams.subjects import Namespace, token_of
-from streams.topology import apply
 from tests.support.moments import a_moment
-from tests.support.server import fresh_namespace
+from tests.support.server import fresh_namespace, make_topology
 from tests.support.timers import (
     SERVER_LATER_MS,
     delay,
@@ -86,7 +85,7 @@ async def test_an_earlier_job_wakes_a_timer_that_sleeps_for_a_later_one(
 
 
 async def test_what_was_stored_before_is_found_by_the_sweep(connection: Connection, publisher: Publisher) -> None:
-    await apply(connection, topology_of_timers(connection))
+    await make_topology(connection, topology_of_timers(connection))
     due_ms = now_ms() + 3_000
     for n in range(50):
         await delay(connection, publisher, f"id {n}", due_ms, is_told=False)

@@ -18,10 +18,10 @@ from streams.publisher import Publisher
 from streams.pull_once import PullOnce
 from streams.server import EmbeddedServer
 from streams.specs import wanted
-from streams.topology import apply
 from tests.support.command import Running, node
 from tests.support.jobs import Jobs
 from tests.support.moments import a_moment
+from tests.support.server import make_topology
 
 WITHIN_S = 60.0
 HANDLERS = ("up", "--roles", "worker", "--app", "tests.support.job_app")
@@ -84,7 +84,7 @@ class Shop:
 async def shop(
     server: EmbeddedServer, connection: Connection, publisher: Publisher, tmp_path: Path
 ) -> AsyncIterator[Shop]:
-    await apply(connection, wanted(connection.namespace, profile="fast"))
+    await make_topology(connection, wanted(connection.namespace, profile="fast"))
     async with PullOnce(connection) as pulls:
         yield Shop(server, Jobs(connection, publisher, pulls), tmp_path / "notes")
 

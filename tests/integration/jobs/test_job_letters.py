@@ -19,8 +19,7 @@ from streams.job_messages import JobRecord
 from streams.log import LogEntry, purge_subject, read_log
 from streams.publisher import Publisher
 from streams.specs import Sizes, wanted
-from streams.topology import apply
-from tests.support.server import copies
+from tests.support.server import copies, make_topology
 
 
 class Ground(NamedTuple):
@@ -50,7 +49,9 @@ class Ground(NamedTuple):
 @pytest.fixture
 async def ground(connection: Connection, publisher: Publisher) -> Ground:
     sizes = Sizes(dead_messages=600)
-    await apply(connection, wanted(connection.namespace, profile="fast", replicas=copies(connection), sizes=sizes))
+    await make_topology(
+        connection, wanted(connection.namespace, profile="fast", replicas=copies(connection), sizes=sizes)
+    )
     store = JobStore(connection, publisher, connection.namespace, SYSTEM)
     return Ground(connection, publisher, store, JobReplay(connection, store, SYSTEM))
 

@@ -16,16 +16,16 @@ from streams.publisher import Publisher
 from streams.pull_once import PullOnce
 from streams.server import EmbeddedServer
 from streams.specs import wanted
-from streams.topology import apply
 from tests.support.command import Running, node
 from tests.support.jobs import Jobs
+from tests.support.server import make_topology
 
 DRAIN_S = 1.0
 
 
 @pytest.fixture
 async def jobs(connection: Connection, publisher: Publisher) -> AsyncIterator[Jobs]:
-    await apply(connection, wanted(connection.namespace, profile="fast"))
+    await make_topology(connection, wanted(connection.namespace, profile="fast"))
     async with PullOnce(connection) as pulls:
         yield Jobs(connection, publisher, pulls)
 

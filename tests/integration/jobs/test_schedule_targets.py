@@ -23,11 +23,11 @@ from streams.publisher import Publisher
 from streams.server import EmbeddedServer
 from streams.specs import wanted
 from streams.subjects import Namespace
-from streams.topology import apply
 from tests.support.command import Running, node
 from tests.support.command import penstock as run
 from tests.support.engine import add_source, ledger_bucket
 from tests.support.moments import a_moment
+from tests.support.server import make_topology
 
 LONG_S = 90.0
 NIGHTLY = "reports/nightly"
@@ -36,7 +36,7 @@ HOUR_MS = 3_600_000
 
 @pytest.fixture
 async def ground(connection: Connection) -> Namespace:
-    await apply(connection, wanted(connection.namespace, profile="fast"))
+    await make_topology(connection, wanted(connection.namespace, profile="fast"))
     return connection.namespace
 
 

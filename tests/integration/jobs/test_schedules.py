@@ -34,10 +34,10 @@ from streams.job_messages import NewJob
 from streams.publisher import Publisher
 from streams.specs import wanted
 from streams.subjects import token_of
-from streams.topology import apply
 from tests.support.engine import logging_of
 from tests.support.jobs import open_jobs
 from tests.support.moments import a_moment
+from tests.support.server import make_topology
 
 KEY = "mail.nightly"
 HOUR = 3_600_000
@@ -116,7 +116,7 @@ class Ground(NamedTuple):
 
 @pytest.fixture
 async def ground(connection: Connection, publisher: Publisher) -> Ground:
-    await apply(connection, wanted(connection.namespace, profile="fast"))
+    await make_topology(connection, wanted(connection.namespace, profile="fast"))
     store = JobStore(connection, publisher, connection.namespace, SYSTEM)
 
     def bucket(short: str) -> Bucket[bytes]:

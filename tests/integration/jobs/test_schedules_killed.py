@@ -16,9 +16,9 @@ from streams.connection import Connection
 from streams.publisher import Publisher
 from streams.server import EmbeddedServer
 from streams.specs import wanted
-from streams.topology import apply
 from tests.support.command import node
 from tests.support.moments import a_moment
+from tests.support.server import make_topology
 
 LONG_S = 60.0
 
@@ -28,7 +28,7 @@ async def test_a_tick_fires_once_though_the_leader_is_killed(
     connection: Connection, publisher: Publisher, server: EmbeddedServer, point: str
 ) -> None:
     namespace = connection.namespace
-    await apply(connection, wanted(namespace, profile="fast"))
+    await make_topology(connection, wanted(namespace, profile="fast"))
     records = Bucket(connection, publisher, namespace.bucket("RECURRING"), bytes)
     store = JobStore(connection, publisher, namespace, SYSTEM)
     arguments = ["--nats", server.url, "--namespace", namespace.name, "--sink", "none", "--http", "off"]

@@ -21,11 +21,11 @@ from streams.connection import Connection
 from streams.frames import Message
 from streams.server import EmbeddedServer
 from streams.specs import wanted
-from streams.topology import apply
 from tests.support.chaos import eventually
 from tests.support.command import Running, node
 from tests.support.processes import free_ports
 from tests.support.proxy import Proxy, proxy
+from tests.support.server import make_topology
 
 TOPIC = "mail"
 MANY, AT_ONCE = 200, 50
@@ -129,7 +129,7 @@ async def service(connection: Connection, but: str) -> str:
 
 @asynccontextmanager
 async def two_desks(server: EmbeddedServer, connection: Connection) -> AsyncIterator[Desks]:
-    await apply(connection, wanted(connection.namespace, profile="fast"))
+    await make_topology(connection, wanted(connection.namespace, profile="fast"))
     [port] = free_ports(1)
     address = f"127.0.0.1:{port}"
     async with (
@@ -311,7 +311,7 @@ async def test_a_change_that_a_stalled_link_held_undoes_no_later_one(
     server: EmbeddedServer, connection: Connection
 ) -> None:
     """The link stalls when the desk reads the record, so that it would write when the caller has changed it again."""
-    await apply(connection, wanted(connection.namespace, profile="fast"))
+    await make_topology(connection, wanted(connection.namespace, profile="fast"))
     async with (
         proxy(server.port) as road,
         desk(road, connection) as (_, stalled),

@@ -15,10 +15,10 @@ from streams.connection import Connection
 from streams.errors import Disconnected, MalformedSubject, NoStream
 from streams.publisher import Publisher
 from streams.pull_once import PullOnce
-from streams.topology import apply
 from tests.support.buckets import add_bucket
 from tests.support.jobs import topology_of_jobs
 from tests.support.moments import a_moment
+from tests.support.server import make_topology
 
 pytestmark = pytest.mark.three_servers
 
@@ -34,7 +34,7 @@ async def followed(connection: Connection, bucket: Bucket[bytes]) -> AsyncIterat
 
 @pytest.fixture
 async def bucket(connection: Connection, publisher: Publisher) -> Bucket[bytes]:
-    await apply(connection, topology_of_jobs(connection.namespace))
+    await make_topology(connection, topology_of_jobs(connection.namespace))
     return Bucket(connection, publisher, await add_bucket(connection, "TOPICS", history=10), bytes)
 
 

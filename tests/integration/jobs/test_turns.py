@@ -26,10 +26,10 @@ from streams.job_messages import LARGEST_BODY, NewJob
 from streams.log import read_log
 from streams.server import EmbeddedServer
 from streams.specs import wanted
-from streams.topology import apply
 from tests.support.command import Running, node, plain_environment
 from tests.support.desks import TOPIC, Office, lost_after, open_office, open_service
 from tests.support.moments import a_moment
+from tests.support.server import make_topology
 
 
 @pytest.fixture
@@ -362,7 +362,7 @@ async def test_a_desk_that_dies_over_a_turn_costs_no_caller_its_answer(
     server: EmbeddedServer, connection: Connection, point: str
 ) -> None:
     """It is killed when it has done all of a request, and has answered none of it."""
-    await apply(connection, wanted(connection.namespace, profile="fast"))
+    await make_topology(connection, wanted(connection.namespace, profile="fast"))
     names = [f"{number}" for number in range(100)]
     async with AsyncExitStack() as stack:
         nodes: list[Running] = []

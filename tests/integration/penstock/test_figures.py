@@ -11,10 +11,10 @@ from streams.connection import Connection
 from streams.server import EmbeddedServer
 from streams.specs import wanted
 from streams.subjects import Namespace
-from streams.topology import apply
 from tests.support.command import node
 from tests.support.moments import a_moment
 from tests.support.processes import free_ports
+from tests.support.server import make_topology
 
 WANTED = (
     'penstock_jobs{state="delayed",topic="figured"} 2.0',
@@ -33,7 +33,7 @@ WANTED = (
 async def test_what_waits_is_told_by_one_node(
     server: EmbeddedServer, connection: Connection, namespace: Namespace
 ) -> None:
-    await apply(connection, wanted(namespace, profile="fast"))
+    await make_topology(connection, wanted(namespace, profile="fast"))
     figures, http = (f"127.0.0.1:{port}" for port in free_ports(2))
     on = ("--nats", server.url, "--namespace", namespace.name, "--sink", "none", "--app", "tests.support.figures_app")
     fast = ("-m", "tests.support.odd_node", "600000", "up")  # its own clock is ten minutes ahead of the server's

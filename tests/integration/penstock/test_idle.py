@@ -10,8 +10,8 @@ from streams.entries import Change
 from streams.publisher import Publisher
 from streams.server import EmbeddedServer
 from streams.specs import wanted
-from streams.topology import apply
 from tests.support.command import node
+from tests.support.server import make_topology
 
 BEATS, MOST_BEATS = 6, 15
 MOST_WAKES = 25 * BEATS
@@ -24,7 +24,7 @@ async def test_an_idle_node_wakes_a_few_times_a_second(
 ) -> None:
     """Counted by its own heartbeats: a node that is held up does less between two of them, and not more."""
     namespace = connection.namespace
-    await apply(connection, wanted(namespace, profile="fast"))
+    await make_topology(connection, wanted(namespace, profile="fast"))
     on = ("--nats", server.url, "--namespace", namespace.name, "--sink", "none")
     async with node(*on, "--name", "n1") as first, node(*on, "--name", "n2") as second:
         await first.logged("node.ready")

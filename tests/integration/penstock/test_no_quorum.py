@@ -8,11 +8,10 @@ import anyio
 from streams.clock import monotonic_s
 from streams.connection import Connection, connect
 from streams.errors import StreamError
-from streams.topology import apply
 from tests.support.command import Ended, node, penstock
 from tests.support.moments import a_moment
 from tests.support.processes import ServerProcess, cluster, urls_of
-from tests.support.server import leader_of, topology_for
+from tests.support.server import leader_of, make_topology, topology_for
 
 WITHIN_S = 20.0
 ASKED = (
@@ -39,7 +38,7 @@ async def test_commands_say_that_most_of_the_servers_are_away(tmp_path: Path) ->
 
     async with cluster(tmp_path) as servers, connect(urls_of(servers), name="test") as connection:
         urls = urls_of(servers)
-        await apply(connection, topology_for(connection))
+        await make_topology(connection, topology_for(connection))
         await _led_by(servers[0], connection, "KV_PENSTOCK_NODES")
         for stream in LEADERLESS:
             await _led_by(servers[1], connection, stream)

@@ -22,10 +22,9 @@ from streams.publisher import Publisher
 from streams.server import EmbeddedServer, embedded_server
 from streams.specs import wanted
 from streams.subjects import Namespace
-from streams.topology import apply
 from tests.support.moments import a_moment
 from tests.support.proxy import proxy
-from tests.support.server import Reachable, topology_for
+from tests.support.server import Reachable, make_topology, topology_for
 
 TTL_S = 2
 
@@ -75,7 +74,7 @@ async def node(
 
 @pytest.fixture
 async def ready(connection: Connection, namespace: Namespace) -> Namespace:
-    await apply(connection, wanted(namespace, profile="fast"))
+    await make_topology(connection, wanted(namespace, profile="fast"))
     return namespace
 
 
@@ -164,7 +163,7 @@ async def test_a_record_of_the_dead_that_is_told_again_after_a_restart_of_the_se
 ) -> None:
     async with embedded_server(tmp_path) as server, node(server, namespace, "a") as a:
         async with connect(server.url, name="init", namespace=namespace) as connection:
-            await apply(connection, wanted(namespace, profile="fast"))
+            await make_topology(connection, wanted(namespace, profile="fast"))
         async with anyio.create_task_group() as tasks:
             await tasks.start(a.members.run)
             await a_ghost(a, TTL_S)
@@ -203,7 +202,7 @@ class BehindAtFirst(Bucket[bytes]):
 async def test_on_three_servers_no_node_is_said_to_live_only_if_none_writes_anew(
     server: Reachable, connection: Connection, publisher: Publisher, namespace: Namespace
 ) -> None:
-    await apply(connection, topology_for(connection))
+    await make_topology(connection, topology_for(connection))
     bucket = BehindAtFirst(connection, publisher, namespace.bucket("NODES"), bytes)
     began_s = monotonic_s()
     assert await living(bucket) == []
@@ -318,7 +317,7 @@ async def test_nobody_is_dropped_while_the_server_is_away(tmp_path: Path, namesp
     async with embedded_server(tmp_path) as server:
         async with node(server, namespace, "a") as a, node(server, namespace, "b") as b:
             async with connect(server.url, name="init", namespace=namespace) as connection:
-                await apply(connection, wanted(namespace, profile="fast"))
+                await make_topology(connection, wanted(namespace, profile="fast"))
             async with anyio.create_task_group() as tasks:
                 await tasks.start(a.members.run)
                 await tasks.start(b.members.run)

@@ -20,8 +20,8 @@ from streams.connection import Connection
 from streams.fetch_messages import SinkDown, SinkUp
 from streams.publisher import Publisher
 from streams.specs import wanted
-from streams.topology import apply
 from tests.support.office import Office, an_office
+from tests.support.server import make_topology
 
 LONG_S = 30
 
@@ -45,7 +45,7 @@ async def nodes(
     connection: Connection, publisher: Publisher, office: Office, *, bucket: str = "LEASES"
 ) -> AsyncIterator[list[StoreNotices]]:
     """Run three nodes, in the order of their turns."""
-    await apply(connection, wanted(connection.namespace, profile="fast"))
+    await make_topology(connection, wanted(connection.namespace, profile="fast"))
     marks = Bucket(connection, publisher, connection.namespace.bucket(bucket), bytes)
     async with aiohttp.ClientSession() as session, anyio.create_task_group() as tasks:
         made = [node(session, marks, office, turn) for turn in range(3)]

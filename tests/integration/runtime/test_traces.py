@@ -24,10 +24,11 @@ from streams.fetch_messages import Order
 from streams.publisher import Publisher
 from streams.server import EmbeddedServer
 from streams.specs import sink_consumer, wanted
-from streams.topology import apply, ensure_consumer
+from streams.topology import ensure_consumer
 from tests.support.command import node
 from tests.support.engine import a_mall, add_source, history_start_ms, running_node
 from tests.support.moments import a_moment
+from tests.support.server import make_topology
 from tests.support.sinks import Watched
 
 pytest.importorskip("opentelemetry.sdk.trace", reason="the extra `traces` is not installed")
@@ -77,7 +78,7 @@ async def test_what_a_program_adds_and_submits_is_one_trace_to_its_end(
     server: EmbeddedServer, connection: Connection, publisher: Publisher, spans: InMemorySpanExporter
 ) -> None:
     names = connection.namespace
-    await apply(connection, wanted(names, profile="fast"))
+    await make_topology(connection, wanted(names, profile="fast"))
     arguments = ("--nats", server.url, "--namespace", names.name, "--app", "tests.support.traced_app")
     switched_on = {"OTEL_TRACES_EXPORTER": "console", "PENSTOCK_HTTP": "127.0.0.1:0"}
     async with node(*arguments, environment=switched_on) as up:
@@ -131,7 +132,7 @@ async def test_a_fire_of_a_schedule_and_a_round_of_a_flow_each_begin_a_trace(
     server: EmbeddedServer, connection: Connection
 ) -> None:
     names = connection.namespace
-    await apply(connection, wanted(names, profile="fast"))
+    await make_topology(connection, wanted(names, profile="fast"))
     arguments = ("--nats", server.url, "--namespace", names.name, "--app", "tests.support.traced_app")
     async with node(*arguments, environment={"OTEL_TRACES_EXPORTER": "console"}) as up:
         await up.logged("node.ready")

@@ -12,8 +12,8 @@ from streams.job_messages import JobDone, JobRecord, encode_job
 from streams.publisher import Outgoing, Publisher
 from streams.subjects import token_of
 from streams.timetable import at_line
-from streams.topology import apply
 from tests.support.jobs import topology_of_jobs
+from tests.support.server import make_topology
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -42,7 +42,7 @@ async def swept(connection: Connection, after_seq: int = 0) -> tuple[set[tuple[i
 @pytest.mark.parametrize("others", [0, 100, 4_000])
 async def test_a_sweep_finds_every_delayed_job(connection: Connection, publisher: Publisher, others: int) -> None:
     """Alone, among some others, and among so many that the delayed ones are asked for alone."""
-    await apply(connection, topology_of_jobs(connection.namespace))
+    await make_topology(connection, topology_of_jobs(connection.namespace))
     ids = [f"id {n}" if n % 3 else f"id-{n}" for n in range(1_100)]
     await publisher.publish_many([stored(connection, "done", f"other {n}", 0) for n in range(others)])
     await publisher.publish_many([stored(connection, "delayed", each, LATER_MS + n) for n, each in enumerate(ids)])
@@ -58,7 +58,7 @@ async def test_a_sweep_comes_to_an_end_while_jobs_are_added_faster_than_it_reads
     connection: Connection, publisher: Publisher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("streams.delayed_jobs.SHORTEST_PAGE", 10)
-    await apply(connection, topology_of_jobs(connection.namespace))
+    await make_topology(connection, topology_of_jobs(connection.namespace))
     await publisher.publish_many([stored(connection, "delayed", f"old-{n}", LATER_MS) for n in range(100)])
     found: set[tuple[int, bytes]] = set()
 
@@ -80,14 +80,14 @@ async def test_a_sweep_comes_to_an_end_while_jobs_are_added_faster_than_it_reads
 async def test_a_sweep_of_nothing(connection: Connection) -> None:
     with pytest.raises(NoStream):
         await swept(connection)
-    await apply(connection, topology_of_jobs(connection.namespace))
+    await make_topology(connection, topology_of_jobs(connection.namespace))
     assert await swept(connection) == (set(), 0)
 
 
 async def test_single_jobs_are_read_with_what_it_takes_to_fire_them(
     connection: Connection, publisher: Publisher
 ) -> None:
-    await apply(connection, topology_of_jobs(connection.namespace))
+    await make_topology(connection, topology_of_jobs(connection.namespace))
     await publisher.publish_many(
         [
             stored(connection, "delayed", "1", LATER_MS),
@@ -110,7 +110,7 @@ async def test_single_jobs_are_read_with_what_it_takes_to_fire_them(
 
 
 async def test_reads_beside_one_another_each_get_their_own_jobs(connection: Connection, publisher: Publisher) -> None:
-    await apply(connection, topology_of_jobs(connection.namespace))
+    await make_topology(connection, topology_of_jobs(connection.namespace))
     ids = [f"id-{n}" for n in range(60)]
     await publisher.publish_many([stored(connection, "delayed", each, LATER_MS) for each in ids])
     names = [f"mail.{token_of(each)}".encode() for each in ids]
