@@ -31,6 +31,7 @@ settings.load_profile("repeatable")
 `--hypothesis-profile random`."""
 
 SLOWEST = (
+    "tests/integration/api/test_schema.py",
     "tests/integration/docs/",
     "tests/integration/zone/",
     "tests/integration/flow/",
