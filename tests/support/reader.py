@@ -24,13 +24,14 @@ NODE = "--port 4222"
 
 
 class Reader:
-    """Types commands in a folder, as a page tells, with other ports: `ports` has them by the page's own."""
+    """Types commands in a folder, as a page tells, with other ports and numbers: `instead` has them by the page's
+    own."""
 
-    def __init__(self, folder: Path, ports: Mapping[str, int], **environment: str) -> None:
+    def __init__(self, folder: Path, instead: Mapping[str, int | str], **environment: str) -> None:
         self.log = folder / "log"
         self.printed = ""
         self._folder = folder
-        self._ports = ports
+        self._instead = instead
         path = f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin"
         self._environment = plain_environment(PATH=path, PENSTOCK_DATA=str(folder / "data"), **environment)
         self._node: Process | None = None
@@ -60,8 +61,8 @@ class Reader:
         return count
 
     def own(self, text: str) -> str:
-        """Return the text with our ports in place of the page's."""
-        return re.sub("|".join(self._ports), lambda found: str(self._ports[found[0]]), text)
+        """Return the text with our ports and numbers in place of the page's."""
+        return re.sub("|".join(map(re.escape, self._instead)), lambda found: str(self._instead[found[0]]), text)
 
     async def type(self, text: str) -> tuple[int, str]:
         """Run commands up to the first that fails; return its exit code and all that was printed."""
