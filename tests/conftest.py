@@ -33,6 +33,7 @@ settings.load_profile("repeatable")
 SLOWEST = (
     "tests/integration/api/test_schema.py",
     "tests/integration/docs/",
+    "tests/integration/penstock/test_start.py",
     "tests/integration/zone/",
     "tests/integration/flow/",
     "tests/integration/jobs/test_late_answers",
@@ -40,6 +41,8 @@ SLOWEST = (
     "tests/integration/streams/test_pull",
     "tests/unit/batch/test_batch_search.py",
     "tests/unit/fetch/test_search.py",
+    "tests/unit/flow/test_governor_search.py",
+    "tests/unit/zone/test_hub_search.py",
 )
 """What takes a minute or more a file. It begins first, so that the end of a run does not wait for one file."""
 
