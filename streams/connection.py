@@ -15,12 +15,13 @@ import logging
 import secrets
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from typing import Any, Never, TypeVar
+from typing import Any, Never
 
 import anyio
 import msgspec
 
-from streams.clock import monotonic_s, until_turn_s
+from streams.callbacks import Callbacks, EachSecond
+from streams.clock import monotonic_s
 from streams.contact import Contact
 from streams.credentials import Credentials, shown_url
 from streams.errors import (
@@ -55,8 +56,6 @@ RECONNECT_S = (0.1, 0.3)
 """Seconds between two tries to reconnect. Each connection draws its own, so that nodes do not come back in step."""
 CLOSE_S = 2.0
 
-_Callback = TypeVar("_Callback")
-
 
 class Subscription:
     """A subscription to a subject. `unsubscribe` ends it."""
@@ -83,11 +82,10 @@ class Connection:
         self.is_open = False
         self._is_closing = False
         self._told = ""
-        self._on_reconnect: list[Callable[[], None]] = []
-        self._on_disconnect: list[Callable[[], None]] = []
-        self._on_failure: list[Callable[[StreamError], None]] = []
-        self._each_second: dict[Callable[[], None], None] = {}
-        self._second: asyncio.TimerHandle | None = None
+        self._on_reconnect = Callbacks[Callable[[], None]]()
+        self._on_disconnect = Callbacks[Callable[[], None]]()
+        self._on_failure = Callbacks[Callable[[StreamError], None]]()
+        self._each_second = EachSecond(self._call)
         self._answers = PendingReplies("")
         self._risked: list[str] = []
         self.standstill = Standstill()
@@ -259,7 +257,7 @@ class Connection:
 
     def on_reconnect(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Call `callback`, short and sync, after each reconnect. Return the function that removes it."""
-        return _registered(self._on_reconnect, callback)
+        return self._on_reconnect.add(callback)
 
     async def flush(self, timeout_s: float = 5.0) -> None:
         """Wait until the server has processed what was sent before. Raises Disconnected if it does not answer in
@@ -317,30 +315,16 @@ class Connection:
 
     def on_disconnect(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Call `callback`, short and sync, when the link breaks. Return the function that removes it."""
-        return _registered(self._on_disconnect, callback)
+        return self._on_disconnect.add(callback)
 
     def each_second(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Call `callback` once a second. All share one timer: of a thousand pullers each needs next to nothing. Return
         a function that removes it."""
-        self._each_second[callback] = None
-        if self._second is None:
-            self._second = asyncio.get_running_loop().call_later(until_turn_s(1.0), self._tick)
-
-        def remove() -> None:
-            self._each_second.pop(callback, None)
-            if not self._each_second and self._second is not None:
-                self._second.cancel()
-                self._second = None
-
-        return remove
-
-    def _tick(self) -> None:
-        self._second = asyncio.get_running_loop().call_later(until_turn_s(1.0), self._tick)
-        self._call(self._each_second)
+        return self._each_second.add(callback)
 
     def on_failure(self, callback: Callable[[StreamError], None]) -> Callable[[], None]:
         """Call `callback` with the error that `failure` raises. Return the function that removes it."""
-        return _registered(self._on_failure, callback)
+        return self._on_failure.add(callback)
 
     def fail(self, failure: StreamError, *, cause: BaseException | None = None) -> None:
         """Make `failure()` raise. It raises the first failure. Callbacks get each one."""
@@ -349,7 +333,7 @@ class Connection:
             self._failure = failure
             log.error("connection.failed", extra={"fields": {"name": self.name, "reason": str(failure)}})
         self._failed.set()
-        for callback in tuple(self._on_failure):
+        for callback in self._on_failure:
             callback(failure)
 
     # ---- what the client library tells us
@@ -411,7 +395,7 @@ class Connection:
             self.is_clustered = self._memory.startswith(CLUSTER)
 
     def _call(self, callbacks: Iterable[Callable[[], None]]) -> None:
-        for callback in tuple(callbacks):
+        for callback in callbacks:
             try:
                 callback()
             except Exception as error:  # else it would end the library's reconnecting
@@ -505,13 +489,3 @@ def _outcome(subject: str, answer: Message) -> dict[str, Any] | StreamError:
         return _decoded(subject, answer)
     except StreamError as error:
         return error
-
-
-def _registered(callbacks: list[_Callback], callback: _Callback) -> Callable[[], None]:
-    callbacks.append(callback)
-
-    def remove() -> None:
-        if callback in callbacks:
-            callbacks.remove(callback)
-
-    return remove
