@@ -137,13 +137,20 @@ async def _submit(
         options["delay"] = timedelta(milliseconds=delay_ms)
     if after or after_state != "done":
         options["after_state"] = after_state
-    async with open_batches(call, task) as batches:
-        if is_check:
+    if is_check:
+        async with open_batches(call, task) as batches:
             say_look(call, await batches.check(task, given, file=file or None, **options))
-            return
+    else:
+        await _send(call, task, given, file or None, options, waits=waits)
+
+
+async def _send(
+    call: CommandCall, task: str, given: object, file: str | None, options: "SubmitOptions", *, waits: bool
+) -> None:
+    async with open_batches(call, task) as batches:
         call.if_stopped(lambda: "a batch was made only if `penstock batch list` shows it")
         with progress("sending") as sent:
-            view = await batches.submit(task, given, file=file or None, on_sent=sent, **options)
+            view = await batches.submit(task, given, file=file, on_sent=sent, **options)
         call.out.say(f"{view.instance_id}: {view.state}{view.waits and f', {view.waits}'}")
         if not waits:
             call.out.result(view)

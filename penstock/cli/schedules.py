@@ -23,6 +23,7 @@ from streams.subjects import check_token
 
 if TYPE_CHECKING:
     from actors.jobs.rules.cron import BadRecurrence
+    from actors.jobs.rules.schedule_record import Schedule
     from actors.jobs.rules.schedule_views import RunView, ScheduleLine, ScheduleView
     from penstock.sdk.client_schedules import Schedules
 
@@ -114,8 +115,6 @@ async def _add(
 
     When the clock changes: a fixed time that is left out comes when the clock goes on, one that comes twice counts the
     first time. Lines with a * for minute or hour follow the elapsed time."""
-    from actors.jobs.rules.cron import BadRecurrence
-    from actors.jobs.rules.schedule_checks import check_wanted
     from actors.jobs.rules.schedule_record import Schedule
     from penstock.rows.job_rows import read_body, read_span, read_ttr
 
@@ -142,12 +141,20 @@ async def _add(
         most_missed=most_missed,
         overlap=overlap,
     )
+    await _put(call, which, wanted, is_replaced=replace)
+
+
+async def _put(call: CommandCall, which: str, wanted: "Schedule", *, is_replaced: bool) -> None:
+    """Put the schedule, and say when it is due."""
+    from actors.jobs.rules.cron import BadRecurrence
+    from actors.jobs.rules.schedule_checks import check_wanted
+
     try:
         check_wanted(wanted)
     except BadRecurrence as error:
         raise UsageError(str(_as_typed(error))) from error
-    async with _opened(call) as schedules, _naming_the_nearest(call, batch):
-        told = await schedules.put(which, wanted, is_replaced=replace)
+    async with _opened(call) as schedules, _naming_the_nearest(call, wanted.batch):
+        told = await schedules.put(which, wanted, is_replaced=is_replaced)
     nexts = told.schedule.next_ms
     nexts_text = f"due {', '.join(map(time_text, nexts))}" if nexts else told.schedule.state
     call.out.say(f"{which}: {'added' if told.is_changed else 'is there already, just so'}; {nexts_text}")

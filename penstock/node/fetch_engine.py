@@ -23,7 +23,7 @@ from actors.runtime.rate_requests import WantedRates
 from actors.runtime.resurrected import ResurrectedMessages
 from actors.runtime.supervisor import ActorSpec
 from actors.runtime.tending import tended_by
-from actors.runtime.transport import open_transport
+from actors.runtime.transport import Transport, open_transport
 from penstock.node.mail import mail_server
 from penstock.node.node import AT_ONCE, Node
 from streams.bucket import Bucket
@@ -61,26 +61,12 @@ class FetchEngine:
 async def open_fetch_engine(node: Node, *, rates: WantedRates | None = None) -> AsyncIterator[FetchEngine]:
     """Open what the engine holds: its HTTP client, and the tasks that write ledgers. `rates`: in place of the node's
     shares of the cluster's."""
-    namespace, sources = node.connection.namespace, Sources(node.bucket("SETTINGS"))
+    sources = Sources(node.bucket("SETTINGS"))
     async with open_transport() as transport, anyio.create_task_group() as writers:
         ledgers = Ledgers(node.bucket("LEDGERS"), writers)
         notifier = Notifier(transport, mail_server(node.config))
         budgets = Budgets(rates or node.rates)
         learned = LearnedLimits(ledgers, node.bucket("DIGESTS"), budgets, node.clock)
-        reader = WindowReader(
-            transport=transport,
-            ledgers=ledgers,
-            sources=sources,
-            publisher=node.publisher,
-            digests=Digests(Bucket(node.connection, node.publisher, namespace.bucket("DIGESTS"), Digest)),
-            grants=Grants(node.bucket("DIGESTS")),
-            budgets=budgets,
-            measures=node.measures,
-            namespace=namespace,
-            clock=node.clock,
-            learned=learned,
-            bounds=node.bounds,
-        )
         yield FetchEngine(
             notifier=notifier,
             ledgers=ledgers,
@@ -94,7 +80,7 @@ async def open_fetch_engine(node: Node, *, rates: WantedRates | None = None) -> 
                 ledgers=ledgers,
                 sources=sources,
                 settings=node.settings,
-                reader=reader,
+                reader=_reader(node, transport, ledgers, sources, budgets, learned),
                 clock=node.clock,
                 stop=node.stop,
                 bounds=node.bounds,
@@ -105,7 +91,7 @@ async def open_fetch_engine(node: Node, *, rates: WantedRates | None = None) -> 
                 settings=node.settings,
                 members=node.members,
                 publisher=node.publisher,
-                namespace=namespace,
+                namespace=node.connection.namespace,
                 clock=node.clock,
             ),
             monitor=Monitor(
@@ -122,7 +108,35 @@ async def open_fetch_engine(node: Node, *, rates: WantedRates | None = None) -> 
                 stop=node.stop,
             ),
             resurrected=ResurrectedMessages(
-                node.connection, [namespace.stream("SLICES")], node.memory, tended_by(node.members, "monitor")
+                node.connection,
+                [node.connection.namespace.stream("SLICES")],
+                node.memory,
+                tended_by(node.members, "monitor"),
             ),
         )
         writers.cancel_scope.cancel()
+
+
+def _reader(
+    node: Node,
+    transport: Transport,
+    ledgers: Ledgers,
+    sources: Sources,
+    budgets: Budgets,
+    learned: LearnedLimits,
+) -> WindowReader:
+    namespace = node.connection.namespace
+    return WindowReader(
+        transport=transport,
+        ledgers=ledgers,
+        sources=sources,
+        publisher=node.publisher,
+        digests=Digests(Bucket(node.connection, node.publisher, namespace.bucket("DIGESTS"), Digest)),
+        grants=Grants(node.bucket("DIGESTS")),
+        budgets=budgets,
+        measures=node.measures,
+        namespace=namespace,
+        clock=node.clock,
+        learned=learned,
+        bounds=node.bounds,
+    )
