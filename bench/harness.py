@@ -95,10 +95,10 @@ def reached(what: str, rates: Rounds, *, reach: float, or_ratio: float, is_sound
 
 
 @asynccontextmanager
-async def fresh_server(*, sync_always: bool = False) -> AsyncIterator[EmbeddedServer]:
+async def fresh_server() -> AsyncIterator[EmbeddedServer]:
     """Run a server on an empty store, which is removed at the end."""
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
-        async with embedded_server(Path(folder), sync_always=sync_always) as server:
+        async with embedded_server(Path(folder)) as server:
             yield server
 
 

@@ -104,10 +104,10 @@ class Bucket(Generic[T]):
                 found += [entry for key in some if (entry := await self.get(key, timeout_s=timeout_s))]
         return found
 
-    async def last_revision(self, pattern: str = ">", *, timeout_s: float = 10.0) -> int:
+    async def last_revision(self, pattern: str = ">") -> int:
         """Return the revision of the last change of a key that matches. 0: there is none. Raises as `get`."""
         asked = {"last_by_subj": self._prefix + check_key_pattern(pattern)}
-        last = await get_of_leader(self._connection, self._stream, asked, timeout_s=timeout_s, domain=self.domain)
+        last = await get_of_leader(self._connection, self._stream, asked, timeout_s=10.0, domain=self.domain)
         return 0 if last is None else last.seq
 
     def watch(self, pattern: str = ">", *, on_reading: Callable[[], None] = lambda: None) -> Watch[T]:

@@ -12,6 +12,7 @@ from streams.frames import Message, parse_headers
 
 _PREFIX = b"$JS.ACK."
 _MAX_REASON = 256
+ACK_SYNC_S = 2.0
 _SHORT_DOTS = 8
 
 
@@ -111,11 +112,11 @@ class Delivery:
         """Acknowledge without waiting for the server. If the link loses the ack, the message is redelivered."""
         self._settle(b"")
 
-    async def ack_sync(self, timeout_s: float = 2.0) -> None:
+    async def ack_sync(self) -> None:
         """Acknowledge, and wait until the server has it. Raises OutcomeUnknown, Disconnected, NoStream (no such
         consumer), and then it is still unsettled."""
         if not self.is_settled:
-            await self._holder.ask(self._reply.decode(), b"+ACK", timeout_s)
+            await self._holder.ask(self._reply.decode(), b"+ACK", ACK_SYNC_S)
             self._mark_settled()
 
     async def nak(self, delay_s: float = 0) -> None:

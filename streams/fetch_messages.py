@@ -346,7 +346,6 @@ Message = SliceOffer | Order | OrderPage | DeadLetter | FetchEvent
 
 _encode: Callable[[Message], bytes] = msgspec.json.Encoder().encode
 _offers: msgspec.json.Decoder[SliceOffer] = msgspec.json.Decoder(SliceOffer)
-_orders: msgspec.json.Decoder[Order] = msgspec.json.Decoder(Order)
 _carried: msgspec.json.Decoder[Order | OrderPage] = msgspec.json.Decoder(Order | OrderPage)
 _letters: msgspec.json.Decoder[DeadLetter] = msgspec.json.Decoder(DeadLetter)
 _events: msgspec.json.Decoder[FetchEvent] = msgspec.json.Decoder(FetchEvent)
@@ -377,11 +376,6 @@ def _decode(decoder: msgspec.json.Decoder[_T], payload: bytes) -> _T:
 def decode_slice_offer(payload: bytes) -> SliceOffer:
     """Return the offer, or raise MalformedMessage."""
     return _decode(_offers, payload)
-
-
-def decode_order(payload: bytes) -> Order:
-    """Return the order. `body` is a view, which keeps `payload` alive. Raises MalformedMessage."""
-    return _decode(_orders, payload)
 
 
 def decode_orders(payload: bytes) -> list[Order]:

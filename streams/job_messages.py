@@ -153,7 +153,6 @@ encode_new_job: Callable[[NewJob], bytes] = _encoder.encode
 
 _jobs = msgspec.json.Decoder(JobRecord)
 _done = msgspec.json.Decoder(JobDone)
-_new_jobs = msgspec.json.Decoder(NewJob)
 _any_json = msgspec.json.Decoder(Raw)
 
 
@@ -171,14 +170,6 @@ def decode_done(payload: bytes) -> JobDone:
         return _done.decode(payload)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise MalformedMessage(f"no end of a job: {error}") from error
-
-
-def decode_new_job(payload: bytes) -> NewJob:
-    """Return what is asked for, or raise MalformedMessage, naming the field that is wrong or not known."""
-    try:
-        return _new_jobs.decode(payload)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise MalformedMessage(f"no new job: {error}") from error
 
 
 def is_json(body: bytes) -> bool:

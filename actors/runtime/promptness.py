@@ -10,6 +10,8 @@ import anyio
 
 from streams.clock import monotonic_s
 
+EACH_S = 0.02
+"""Between two looks of `until_prompt`."""
 LATE_S = 0.02
 """A sleep that is later than this says that the loop is late."""
 TICKS = 10
@@ -39,9 +41,9 @@ class Promptness:
         return self.is_prompt and not was_prompt
 
 
-async def until_prompt(most_s: float, others: Callable[[], bool], *, each_s: float = 0.02) -> None:
+async def until_prompt(most_s: float, others: Callable[[], bool]) -> None:
     """Wait until the loop turns in time, while there are `others` who can do the work, for `most_s` at most."""
     promptness = Promptness()
     with anyio.move_on_after(most_s):
-        while others() and not await promptness.sleep(each_s):
+        while others() and not await promptness.sleep(EACH_S):
             pass

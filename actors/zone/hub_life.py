@@ -47,18 +47,17 @@ def read_zone(entry: Entry[bytes]) -> ZoneRecord:
 class HubLife:
     """One node's part. `zones`: the bucket HUB_ZONES at the hub."""
 
-    def __init__(self, *, zone: str, node: str, zones: Bucket[bytes], clock: Callable[[], float] = monotonic_s) -> None:
+    def __init__(self, *, zone: str, node: str, zones: Bucket[bytes]) -> None:
         self.zone = zone
         self.zones = Live(zones, read_zone, unreadable="zone.unreadable")
         self._node = node
         self._bucket = zones
-        self._clock = clock
         self._until_s = -math.inf
         self._lease_s = LEASE_MS / 1000
         self._held = False
         self.is_linked = False
         """Whether the hub answered the last renewal, with yes or no."""
-        self._heard_s = clock()
+        self._heard_s = monotonic_s()
         self._is_back = anyio.Event()
         self.lapses = 0
         """How often this node might not act, and may again."""
@@ -82,12 +81,12 @@ class HubLife:
     @property
     def left_s(self) -> float:
         """Seconds for which this node may certainly act without another renewal."""
-        return max(0.0, self._until_s - self._clock())
+        return max(0.0, self._until_s - monotonic_s())
 
     @property
     def heard_s(self) -> float:
         """Seconds since the last confirmed renewal, or since the start."""
-        return self._clock() - self._heard_s
+        return monotonic_s() - self._heard_s
 
     def on_change(self, listener: Callable[[], None]) -> Callable[[], None]:
         """Call `listener` when a zone came or went, and when the own zone may act or may not any more. Return a
@@ -109,7 +108,7 @@ class HubLife:
 
     async def _renew(self) -> bool:
         """Renew once. Return whether the hub confirmed it."""
-        begun_s = self._clock()
+        begun_s = monotonic_s()
         try:
             with anyio.fail_after(min(TRY_S, self._lease_s / RENEWALS)):
                 record, _ = await self._bucket.update(self.zone, self._renewal)
@@ -122,7 +121,7 @@ class HubLife:
             self._until_s = -math.inf
         else:
             self._lease_s = record.lease_ms / 1000
-            self._heard_s = self._clock()
+            self._heard_s = monotonic_s()
             self.lapses += not self.may_run()
             self._until_s = begun_s + self._lease_s - min(MARGIN_S, self._lease_s / 4)
         self._tell_own()

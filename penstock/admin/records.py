@@ -51,7 +51,7 @@ class NoSuchSource(UsageError):
 class Records:
     """Reads and changes the records that a session reaches."""
 
-    def __init__(self, session: Session, clock: Clock = SYSTEM) -> None:
+    def __init__(self, session: Session) -> None:
         self.session = session
         self.connection = session.connection
         self.publisher: Publisher = session.publisher
@@ -59,8 +59,8 @@ class Records:
         self.desk: Desk = session.settings_desk()
         self.settings: Bucket[bytes] = self.desk.bucket
         self.ledgers: Bucket[bytes] = session.bucket("LEDGERS")
-        self.clock = clock
-        self.source_desk = open_source_desk(session, clock)
+        self.clock: Clock = SYSTEM
+        self.source_desk = open_source_desk(session)
         self.importer = self.source_desk.importer
 
     def now_ms(self) -> int:

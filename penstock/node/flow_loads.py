@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -40,9 +40,8 @@ ROUND_TTR_MS = LONGEST_EVERY_MS + 60_000
 class FlowHandlers:
     """The job handlers of a node's flows. They are made before the engine, which they use once they run."""
 
-    def __init__(self, codes: Mapping[str, FlowCode] | None = None, bounds: Bindings | None = None) -> None:
-        found = dict(flow_handlers() if codes is None else codes)
-        self.codes = {name: code for key, each in found.items() for name, code in _in_zone(key, each, bounds)}
+    def __init__(self, bounds: Bindings | None = None) -> None:
+        self.codes = {name: code for key, each in flow_handlers().items() for name, code in _in_zone(key, each, bounds)}
         self.rounds: Rounds | None = None
 
     def job_handlers(self) -> list[Handler]:

@@ -48,8 +48,8 @@ class ZoneHandlers:
     """The zoned jobs of a node's app. The job handlers of their ticks are made before the engine, which they use once
     they run."""
 
-    def __init__(self, config: Config, codes: Mapping[str, ZoneHandler] | None = None) -> None:
-        found = dict(zone_handlers() if codes is None else codes)
+    def __init__(self, config: Config) -> None:
+        found = dict(zone_handlers())
         self.zone = config.zone
         self.codes = found if config.has_role("worker") and config.zone else {}
         self.runners: dict[str, ZoneRunner] = {}

@@ -165,7 +165,7 @@ async def write_sheet(context: ReduceContext, name: str, columns: Sequence[str])
         yield sheet
 
 
-async def store_file(files: Files, name: str, path: Path, *, most_bytes: int | None = None) -> FileInfo:
+async def store_file(files: Files, name: str, path: Path) -> FileInfo:
     """Put a file of this machine into the object store. Raises FileTooLarge."""
 
     async def parts() -> AsyncIterator[bytes]:
@@ -173,4 +173,4 @@ async def store_file(files: Files, name: str, path: Path, *, most_bytes: int | N
             while part := await file.read(1 << 20):
                 yield part
 
-    return await files.put(name, parts(), most_bytes=most_bytes)
+    return await files.put(name, parts())

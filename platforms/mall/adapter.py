@@ -61,12 +61,12 @@ _read_time = time_reader(TimeStyle("unix_ms"))
 class MallAdapter:
     """Half-open unix milliseconds, a total, and a settling delay of three seconds."""
 
-    def __init__(self, style: Literal["one", "token"] = "one", *, settle_ms: int = 3_000) -> None:
+    def __init__(self, style: Literal["one", "token"] = "one") -> None:
         self._declaration = Declaration(
             name="mall" if style == "one" else "mall_token",
             window=WindowRules(longest_ms=24 * 60 * _MINUTE_MS),
             pages=PageRules(style=style, size=100, has_total=True, has_live_total=True),
-            settle_ms=settle_ms,
+            settle_ms=3_000,
             overlap_ms=1_000,
             rate=(RateBucket(per_second=20_000, burst=20_000, scope="address"),),
             account=("base_url", "shop"),

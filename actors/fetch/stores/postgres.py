@@ -19,7 +19,7 @@ from sqlalchemy.sql.dml import Insert
 
 from actors.fetch.stores.store import OrderRefused, StoreDown, StoreError
 from actors.fetch.stores.tables import KEY, NAMES, ORDER_CHANGES, ORDERS, by_kind, rows_of, tables
-from streams.clock import SYSTEM, Clock
+from streams.clock import now_ms
 from streams.fetch_messages import Order
 
 CONNECT_S = 10.0
@@ -66,10 +66,9 @@ def confirm() -> Insert:
 class PostgresStore:
     """Orders in a PostgreSQL database, over a small pool."""
 
-    def __init__(self, url: URL, *, history: bool = False, clock: Clock = SYSTEM) -> None:
+    def __init__(self, url: URL, *, history: bool = False) -> None:
         self.name = url.render_as_string(hide_password=True)
         self._history = history
-        self._clock = clock
         self._statements = {kind: upsert(history=history, by_content=kind) for kind in (False, True)}
         self._confirm = confirm()
         self._is_ready = False
@@ -85,8 +84,8 @@ class PostgresStore:
     async def store(self, orders: Sequence[Order]) -> int:
         """Store a batch in one statement. Orders that only their content tells apart take a transaction of two. See
         Store."""
-        now_ms, changed = self._clock.now_ms(), 0
-        parts = [(kind, zip(*rows_of(part, now_ms), strict=True)) for kind, part in by_kind(orders)]
+        stored_ms, changed = now_ms(), 0
+        parts = [(kind, zip(*rows_of(part, stored_ms), strict=True)) for kind, part in by_kind(orders)]
         try:
             await self._create()
             for by_content, columns in parts:

@@ -28,7 +28,7 @@ from sqlalchemy.schema import CreateTable
 
 from actors.fetch.stores.store import OrderRefused, StoreDown
 from actors.fetch.stores.tables import KEY, NAMES, ORDER_CHANGES, ORDERS, Row, by_kind, rows_of, tables
-from streams.clock import SYSTEM, Clock
+from streams.clock import now_ms
 from streams.fetch_messages import Order
 
 BUSY_S = 5.0
@@ -99,14 +99,11 @@ def _for_rows(statement: str, count: int) -> str:
 class SqliteStore:
     """Orders in a SQLite file, with a connection of its own. One batch at a time."""
 
-    def __init__(
-        self, path: Path, *, history: bool = False, synchronous: Synchronous = "FULL", clock: Clock = SYSTEM
-    ) -> None:
+    def __init__(self, path: Path, *, history: bool = False, synchronous: Synchronous = "FULL") -> None:
         self.name = f"sqlite:{path}"
         self._path = path
         self._history = history
         self._synchronous = synchronous
-        self._clock = clock
         self._connection: sqlite3.Connection | None = None
         self._file: tuple[int, int] | None = None
         self._one_at_a_time = anyio.CapacityLimiter(1)
@@ -117,8 +114,8 @@ class SqliteStore:
 
     async def store(self, orders: Sequence[Order]) -> int:
         """Store a batch in one transaction. See Store. Cancelling waits for it, at most `BUSY_S` and the write."""
-        now_ms = self._clock.now_ms()
-        parts = [(kind, rows_of(part, now_ms)) for kind, part in by_kind(orders)]
+        stored_ms = now_ms()
+        parts = [(kind, rows_of(part, stored_ms)) for kind, part in by_kind(orders)]
         return await anyio.to_thread.run_sync(self._store, parts, limiter=self._one_at_a_time)
 
     async def close(self) -> None:

@@ -10,7 +10,7 @@ Existing ones stay in use.
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import anyio
@@ -51,9 +51,8 @@ class _Tenant:
 class Quotas:
     """The tenants, as this node knows them. `run` counts. It must run as long as there are adds."""
 
-    def __init__(self, desk: "JobDesk", monotonic: Callable[[], float] = monotonic_s) -> None:
+    def __init__(self, desk: "JobDesk") -> None:
         self._desk = desk
-        self._monotonic = monotonic
         self._known: dict[str, _Tenant] = {}
         self._due: dict[str, Caller] = {}
         self._is_due = anyio.Event()
@@ -105,17 +104,17 @@ class Quotas:
             async with tenant.first:
                 if tenant.counted is None:
                     await self._count(caller, tenant)
-        elif self._monotonic() - tenant.at_s > max(FRESH_S, PART * tenant.took_s) and caller.key not in self._due:
+        elif monotonic_s() - tenant.at_s > max(FRESH_S, PART * tenant.took_s) and caller.key not in self._due:
             self._due[caller.key] = caller
             self._is_due.set()
         return tenant
 
     async def _count(self, caller: Caller, tenant: _Tenant) -> None:
-        before, began_s = tenant.since, self._monotonic()
+        before, began_s = tenant.since, monotonic_s()
         counted = await self._desk.count_many(list(filter(caller.is_own, self._desk.known_topics())))
         waiting = sum(each.delayed + each.ready for each in counted)
         tenant.counted, tenant.since = waiting, tenant.since - before
-        tenant.at_s = self._monotonic()
+        tenant.at_s = monotonic_s()
         tenant.took_s = tenant.at_s - began_s
 
 

@@ -9,7 +9,7 @@ import anyio
 import msgspec
 from anyio.streams.buffered import BufferedByteReceiveStream
 
-from penstock.rows.sheets.kinds import InputKind, check_encoding, kind_of
+from penstock.rows.sheets.kinds import check_encoding, kind_of
 from penstock.rows.sheets.limits import BadSheet, ReaderEnded, SheetLimits
 from penstock.rows.sheets.rows import Row
 
@@ -36,7 +36,6 @@ async def parse_sheet(
     limits: SheetLimits | None = None,
     sheet: str = "",
     encoding: str = "",
-    kind: InputKind | None = None,
 ) -> AsyncIterator[list[Row]]:
     """Yield the rows of a file, some hundred at a time, with their numbers. Raises BadSheet, before or after some rows:
     nothing of a sheet counts until it has been read to its end."""
@@ -45,8 +44,8 @@ async def parse_sheet(
     if size > limits.file_bytes:
         raise BadSheet(f"{size} bytes, at most {limits.file_bytes}; send it in parts")
     encoding = check_encoding(encoding)
-    known: str = kind if kind is not None else await anyio.to_thread.run_sync(kind_of, path, name, encoding)
-    arguments = [str(path), known, msgspec.json.encode(limits).decode(), sheet, encoding]
+    kind: str = await anyio.to_thread.run_sync(kind_of, path, name, encoding)
+    arguments = [str(path), kind, msgspec.json.encode(limits).decode(), sheet, encoding]
     command = [sys.executable, "-I", "-m", "penstock.rows.sheets.child", *arguments]
     async with await anyio.open_process(command, stdin=None, stderr=subprocess.DEVNULL) as process:
         assert process.stdout is not None

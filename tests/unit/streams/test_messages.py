@@ -24,7 +24,6 @@ from streams.fetch_messages import (
     dead_payload,
     decode_dead_letter,
     decode_event,
-    decode_order,
     decode_orders,
     decode_slice_offer,
     encode,
@@ -65,10 +64,15 @@ def golden(tag: str) -> bytes:
     return next(path for path in GOLDEN if path.stem == tag).read_bytes().strip()
 
 
+def order_of(payload: bytes) -> Order:
+    [found] = decode_orders(payload)
+    return found
+
+
 def decoder_of(tag: str) -> Callable[[bytes], Message]:
     plain: dict[str, Callable[[bytes], Message]] = {
         "slice_offer": decode_slice_offer,
-        "order": decode_order,
+        "order": order_of,
         "order_page": lambda payload: page_of(decode_orders(payload)),
         "dead_letter": decode_dead_letter,
     }
@@ -76,7 +80,7 @@ def decoder_of(tag: str) -> Callable[[bytes], Message]:
 
 
 def order(**changes: object) -> Order:
-    return msgspec.structs.replace(decode_order(golden("order")), **changes)
+    return msgspec.structs.replace(order_of(golden("order")), **changes)
 
 
 @pytest.mark.parametrize("path", GOLDEN, ids=lambda path: path.stem)
@@ -98,7 +102,7 @@ def test_every_kind_has_a_released_form() -> None:
 
 @given(orders)
 def test_order_decodes_to_itself(given_order: Order) -> None:
-    assert decode_order(encode(given_order)) == given_order
+    assert order_of(encode(given_order)) == given_order
 
 
 @given(st.lists(orders, min_size=1, max_size=5))
@@ -123,7 +127,7 @@ def test_page_of_another_holder_is_another_message() -> None:
 
 def test_order_body_is_carried_as_it_came() -> None:
     body = b'{ "price": 1.50, "id": 12345678901234567890123, "n": 1e2, "\\u0041": "\\u0000" }'
-    assert bytes(decode_order(encode(order(body=Raw(body)))).body) == body
+    assert bytes(order_of(encode(order(body=Raw(body)))).body) == body
 
 
 def test_unknown_fields_are_ignored() -> None:
@@ -160,7 +164,7 @@ BAD_ORDERS: dict[str, bytes] = {
 @pytest.mark.parametrize("payload", BAD_ORDERS.values(), ids=BAD_ORDERS.keys())
 def test_malformed_order_is_told_as_such(payload: bytes) -> None:
     with pytest.raises(MalformedMessage):
-        decode_order(payload)
+        order_of(payload)
 
 
 def test_event_with_a_tag_of_a_later_release_is_malformed() -> None:

@@ -65,7 +65,7 @@ def decoded(payload: bytes) -> object:
     named = {
         "slice_offer": fetch_messages.decode_slice_offer,
         "dead_letter": fetch_messages.decode_dead_letter,
-        "order": fetch_messages.decode_order,
+        "order": msgspec.json.Decoder(Order).decode,
     }
     if kind == "order_page":
         return decode_orders(payload)
@@ -83,7 +83,7 @@ OURS: dict[type, Codec] = dict.fromkeys(get_args(Message), (encode, decoded))
 OTHERS: dict[type, Codec] = {
     jobs.JobRecord: (jobs.encode_job, jobs.decode_job),
     jobs.JobDone: (jobs.encode_job, jobs.decode_done),
-    jobs.NewJob: (jobs.encode_new_job, jobs.decode_new_job),
+    jobs.NewJob: (jobs.encode_new_job, msgspec.json.Decoder(jobs.NewJob).decode),
     batch.Chunk: (batch.encode_message, batch.decode_chunk),
     batch.ChunkResult: (batch.encode_message, batch.decode_result),
     batch.Pointer: (batch.encode_message, batch.decode_pointer),
