@@ -149,11 +149,13 @@ class Conductor:
         if self._tends(instance_id):
             self._tending.put(instance_id)
         if record.state in ("pending", *FINAL) or record.is_paused:
-            self._look_at_waiting(record.task)
+            waits = record.state == "pending" and not is_held(record)
+            self._look_at_waiting(record.task, record.due_ms if waits else 0)
 
-    def _look_at_waiting(self, task: str) -> None:
+    def _look_at_waiting(self, task: str, due_ms: int = 0) -> None:
+        """Look at `due_ms`: a look costs as much as instances wait, and before that time this one changes nothing."""
         if self._tends(task):
-            self._tending.put(f"{WAITING_OF}{task}")
+            self._tending.put(f"{WAITING_OF}{task}", due_ms)
 
     def _look_at_all(self) -> None:
         for record in self._instances.known():

@@ -160,13 +160,13 @@ class BatchDesk:
 
         def is_wanted(record: Instance) -> bool:
             is_behind = not after or (-record.created_ms, record.instance_id) > (-at_ms, at_id)
-            return is_behind and (not task or record.task == task) and tenant in (None, record.tenant)
+            is_asked = (not task or record.task == task) and (not state or shown_state(record) == state)
+            return is_behind and is_asked and tenant in (None, record.tenant)
 
         found = sorted(
             filter(is_wanted, self._instances.known()), key=lambda record: (-record.created_ms, record.instance_id)
         )
-        views = (view for view in map(self._view, found) if (not state or view.state == state) and is_shown(view))
-        return page_of(views, most, most_bytes, lambda view: view.place)
+        return page_of(filter(is_shown, map(self._view, found)), most, most_bytes, lambda view: view.place)
 
     async def _change(
         self, verb: str, instance_id: str, meant: Meant, move: Callable[[Instance], Instance]

@@ -5,6 +5,7 @@ the record is read and the move is applied again, and also after a write whose r
 harmless when it is applied twice. All of them are. Records that do not decode are logged once and kept out.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 
 import msgspec
@@ -61,6 +62,7 @@ class Instances:
         self._live = Live(bucket, lambda entry: _kept(decode_instance(entry.raw)), unreadable="instance.unreadable")
         self._live.on_change(self._sort)
         self._unfinished: dict[str, dict[str, Instance]] = {}
+        self._at_work: Counter[str] = Counter()
         self._task_of: dict[str, str] = {}
         self._last_starts_ms: dict[str, int] = {}
         self._followers: dict[str, set[str]] = {}
@@ -76,7 +78,7 @@ class Instances:
 
     def is_at_work(self, task: str) -> bool:
         """Return whether an instance of the task is at work, or was when it was last seen."""
-        return any(is_at_work(record) for record in self._unfinished.get(task, {}).values())
+        return self._at_work[task] > 0
 
     def task_of(self, instance_id: str) -> str:
         """Return the task of an instance that has not ended. Empty if there is none."""
@@ -202,7 +204,7 @@ class Instances:
     def _sort(self, instance_id: str) -> None:
         """Keep the unfinished instances of each task apart. A removed id may be another task's later."""
         if (task := self._task_of.pop(instance_id, None)) is not None:
-            self._unfinished[task].pop(instance_id)
+            self._at_work[task] -= is_at_work(self._unfinished[task].pop(instance_id))
         if followed := self._followed_by.pop(instance_id, ""):
             self._followers[followed].discard(instance_id)
             if not self._followers[followed]:
@@ -217,6 +219,7 @@ class Instances:
         if record.state not in FINAL:
             self._task_of[instance_id] = record.task
             self._unfinished.setdefault(record.task, {})[instance_id] = record
+            self._at_work[record.task] += is_at_work(record)
 
 
 def _kept(record: Instance) -> Instance:
