@@ -39,7 +39,10 @@ def end_within(wait_s: float, why: str, *, can_wait: bool = False, exit_code: in
     code of all. `can_wait`: it may be later by `keep_for`."""
     global _exit_code  # there is one process
     _exit_code = max(_exit_code, exit_code)
-    threading.Thread(target=_end, args=(wait_s, why, can_wait), name="last-end", daemon=True).start()
+    is_due = threading.Event()  # both threads start here: Python 3.12 starts none once the interpreter ends
+    report = threading.Thread(target=_tell, args=(is_due, wait_s, why), name="last-end", daemon=True)
+    report.start()
+    threading.Thread(target=_end, args=(wait_s, is_due, report, can_wait), name="last-end", daemon=True).start()
 
 
 def end_despite_threads(exit_code: int) -> None:
@@ -59,18 +62,18 @@ def keep_for(wait_s: float) -> None:
     _kept_until_s = time.monotonic() + wait_s
 
 
-def _end(wait_s: float, why: str, can_wait: bool) -> None:
+def _end(wait_s: float, is_due: threading.Event, report: threading.Thread, can_wait: bool) -> None:
     time.sleep(wait_s)
     while can_wait and (left_s := _kept_until_s - time.monotonic()) > 0:
         time.sleep(left_s)
     _ends.acquire()
-    report = threading.Thread(target=_tell, args=(wait_s, why), name="last-end", daemon=True)
-    report.start()
+    is_due.set()
     report.join(TELL_S)  # a full pipe, or a lock that is never released, must not keep us
     os._exit(_exit_code)
 
 
-def _tell(wait_s: float, why: str) -> None:
+def _tell(is_due: threading.Event, wait_s: float, why: str) -> None:
+    is_due.wait()
     log.error("node.ended_hard", extra=fields(after_s=wait_s, why=why, threads=_places(), exit_code=_exit_code))
     for handler in logging.getLogger().handlers:
         handler.flush()
