@@ -111,7 +111,7 @@ class BatchEvent(Struct, frozen=True, kw_only=True):
     reason: str = ""
 
 
-class NewBatch(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class NewBatch(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """Run `task` on `input`, any JSON, or on `file`, the name of an upload in the object store (`<id>/upload-…`), with
     `input` as its params. `name`: the sender's own name for it. `sheet`: one sheet of a workbook. `encoding`: of a csv,
     by default UTF-8 or GB 18030. `callback`: the URL that is called at the first failure and at the end. `none`: no

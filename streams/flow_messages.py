@@ -13,7 +13,7 @@ ANY_GROUP = "any"
 """The group of all nodes. So no group has this name."""
 
 
-class LoadShard(Struct, frozen=True, kw_only=True, tag="load_shard", forbid_unknown_fields=True):
+class LoadShard(Struct, frozen=True, kw_only=True, tag="load_shard"):
     """A request. `limit`: rows that are to be new. `after`: the key of the last row that was read from this shard
     before. Empty: begin at its start. `taken`: where the node that has it says so at once."""
 

@@ -122,7 +122,7 @@ class JobDone(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     added_ms: int = 0
 
 
-class NewJob(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
+class NewJob(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True, gc=False):
     """A request for a job. None stands for the topic's setting. An empty `id` gets a fresh one.
 
     Due in `delay_ms`, or at `due_ms`. Given up if it was not started within `expires_in_ms`, or by `expires_ms`.

@@ -34,7 +34,7 @@ from actors.batch.tasks import TaskLimits, TaskRecord, Tasks
 from actors.batch.views import Beat, View, check_most, find_file, read_place, result_file
 from actors.runtime.rules.bounds import read_bound
 from actors.runtime.rules.pages import PAGE_BYTES, page_of
-from actors.runtime.rules.setting_values import BadSetting
+from actors.runtime.rules.setting_values import BadSetting, nearest
 from actors.runtime.rules.slot_keys import check_path
 from actors.runtime.transport import shown_url
 from streams.batch_messages import NewBatch, RowsSeen
@@ -289,6 +289,9 @@ class BatchDesk:
 
 
 def _changed(record: TaskRecord, changes: Mapping[str, object]) -> TaskLimits:
+    if unknown := sorted(changes.keys() - set(TaskLimits.__struct_fields__)):
+        hint = nearest(unknown[0], TaskLimits.__struct_fields__)
+        raise BatchRefused(f"limits: {unknown[0][:80]!a}: is not a limit of tasks; {hint}")
     kept = [name for name in TaskLimits.__struct_fields__ if changes.get(name, 0) is not None]
     values = {name: getattr(record.limits, name) for name in kept}
     changed = {name: value for name, value in changes.items() if value is not None}
@@ -302,8 +305,7 @@ def _changed(record: TaskRecord, changes: Mapping[str, object]) -> TaskLimits:
     except BadSetting as error:
         raise BatchRefused(f"limits: {error}") from error
     except msgspec.ValidationError as error:
-        known = ", ".join(TaskLimits.__struct_fields__)
-        raise BatchRefused(f"limits: {error}; there are {known}") from error
+        raise BatchRefused(f"limits: {error}") from error
 
 
 def _ahead(record: Instance, unfinished: Sequence[Instance], now_ms: int) -> int:

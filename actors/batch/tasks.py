@@ -32,7 +32,7 @@ Rate = Annotated[float, Meta(ge=0, le=1_000_000)]
 Count = Annotated[int, Meta(ge=0, le=1_000_000)]
 
 
-class TaskLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class TaskLimits(msgspec.Struct, frozen=True, kw_only=True):
     """How much of a task may happen at once, over the whole cluster. `0`: no limit. Rates are per second."""
 
     main_concurrency: Count = 10

@@ -61,7 +61,7 @@ def source_of(key: str) -> SourceKey:
     return SourceKey(platform, source)
 
 
-class SourceRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class SourceRecord(msgspec.Struct, frozen=True):
     """How to reach a source: the adapter by name, and the account's values, with secrets only as references.
     The allocator cuts nothing before the source's own settings of `settings_revision` are in force on its node."""
 

@@ -41,7 +41,7 @@ Span = Annotated[int, Meta(ge=0, le=LONGEST_EVERY_MS)]
 Every = Annotated[int, Meta(ge=SHORTEST_EVERY_MS, le=LONGEST_EVERY_MS)]
 
 
-class FlowLimits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class FlowLimits(Struct, frozen=True, kw_only=True):
     """`every_ms` and `longest_ms`: the bounds of the interval between two rounds. Equal: it does not change. `lead_ms`:
     for how long rows are in flight beyond the interval. `most_in_flight`: rows that are loaded at most. `groups`: which
     groups of nodes load which part of the shards. Empty: any node loads any shard. `load_timeout_ms`: of one shard.
