@@ -9,6 +9,7 @@ may begin a moment late, and goes on.
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from itertools import count
 from typing import Generic, TypeVar
 
 import anyio
@@ -33,8 +34,9 @@ KEYS_AT_ONCE = 512
 """Keys of one read: half of what the server answers at once."""
 NOTE = "Penstock-Note"
 """The header of a deleted key's marker that has the note."""
-BEHIND_S = 0.005
-"""Before a replica that was behind is asked again."""
+BEHIND_S, BEHIND_TRIES = 0.005, 3
+"""Before a replica that was behind is asked again, and how often. One that finds none of some keys counts as behind, as
+it does not tell how far it is. Then the leader is asked for each of them."""
 
 
 class Bucket(Generic[T]):
@@ -100,7 +102,7 @@ class Bucket(Generic[T]):
             answers = await self._last_of_each([self._prefix + check_key(key) for key in some], timeout_s)
             if answers is not None:
                 found += [entry for answer in answers if (entry := self._entry(answer))]
-            else:  # they are too large for one answer
+            else:  # they are too large for one answer, or no replica tells
                 found += [entry for key in some if (entry := await self.get(key, timeout_s=timeout_s))]
         return found
 
@@ -284,11 +286,11 @@ class Bucket(Generic[T]):
     async def _last_of_each(self, patterns: Sequence[str], timeout_s: float) -> list[Message] | None:
         """Return what `last_of_each` does, with all that the server has confirmed. Any of three servers answers that,
         and may be behind: one in four reads did not have what the same client had just written. So the leader says
-        first what there is."""
+        first what there is. None also for several patterns if no replica is known to have that."""
         connection, stream, domain = self._connection, self._stream, self.domain
         if not (connection.is_clustered or domain):
             return await last_of_each(connection, stream, patterns, timeout_s=timeout_s)
-        while True:
+        for tried in count(1):
             asked = patterns[0] if len(patterns) == 1 else ""
             led_s = min(timeout_s, ELECTED_S)
             try:
@@ -301,7 +303,10 @@ class Bucket(Generic[T]):
                 return await last_of_each(
                     connection, stream, patterns, timeout_s=timeout_s, least_seq=seq, domain=domain
                 )
+            if tried == BEHIND_TRIES and not asked:
+                break
             await anyio.sleep(BEHIND_S)
+        return None
 
     async def _expired_or_not(self, key: str) -> Entry[T] | None:
         return await self.get(key, timeout_s=READ_S)

@@ -323,6 +323,14 @@ async def test_keys_and_entries_of_some_keys_are_read_alone(connection: Connecti
     assert await bucket.last_revision("nothing.*") == 0
 
 
+@pytest.mark.three_servers
+async def test_keys_of_which_none_is_there_are_told_so(connection: Connection, publisher: Publisher) -> None:
+    bucket = await bucket_of(connection, publisher, bytes)
+    await bucket.put("other", b"x")
+    with fail_after(10):
+        assert await bucket.entries_of(["k.never", "k.too"]) == []
+
+
 async def test_entries_too_large_for_one_answer_are_read_one_by_one(
     connection: Connection, publisher: Publisher
 ) -> None:
