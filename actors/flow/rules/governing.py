@@ -35,6 +35,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import NamedTuple
 
+from actors.flow.rules.asked import Asked
 from actors.flow.rules.dealing import deal
 from actors.runtime.rules.second_cap import SecondCap, whole_above
 from streams.rate_messages import LIFE_S, MARGIN_S, SECOND_S, AskShares, KeyAsk, KeyDealt, SharesDealt
@@ -63,9 +64,6 @@ MOST_TURNS = 50.0
 """A rate above this many a second has shares even if its burst is larger: its burst is then one second's worth."""
 ENOUGH = 2
 """If the rate is so many times the number of nodes, turns become shares again."""
-KEPT_S = 60.0
-"""For how long the governor knows the number of a silent node's last request."""
-SWEEP_S = 5.0
 LOOK_S = 0.1
 """How often the governor looks at all nodes of a key. In between it looks at the one that asks."""
 LONGEST_S = 86_400.0
@@ -199,31 +197,28 @@ class Governing:
     """One governor's memory, from its election on. `token`: of its lease."""
 
     def __init__(self, token: int, since_s: float) -> None:
-        self._token = token
+        self._asked = Asked(token, since_s)
         self._quiet_until_s = since_s + LIFE_S + SECOND_S + MARGIN_S
         self._books: dict[str, KeyBook] = {}
-        self._last: dict[str, tuple[int, float]] = {}
-        self._swept_s = since_s
 
     def go_on(self, token: int) -> None:
         """Be the governor again, after which nobody else has been."""
-        self._token = token
+        self._asked.token = token
 
     def answer(self, ask: AskShares, rate_of: Callable[[str], float | None], now_s: float) -> SharesDealt | None:
         """Return the reply. `None`: no reply, because the request came late or twice, or there is a newer governor.
         `rate_of(key)`: `None`: no limit."""
-        number, _ = self._last.get(ask.run, (0, 0.0))
-        if ask.number <= number or ask.token > self._token:
+        if not self._asked.take(ask.run, ask.number, ask.token, now_s):
             return None
-        self._last[ask.run] = ask.number, now_s
-        self._sweep(now_s)
+        if self._asked.sweep(now_s):
+            self._forget(now_s)
         dealt: list[KeyDealt] = []
         again_s = AGAIN_S
         for key in ask.keys:
             given, soon_s = self._deal(ask, key, key.rate or rate_of(key.key) or 0.0, now_s)
             dealt.append(given)
             again_s = min(again_s, soon_s)
-        return SharesDealt(number=ask.number, token=self._token, again_ms=int(again_s * 1000), keys=tuple(dealt))
+        return SharesDealt(number=ask.number, token=self._asked.token, again_ms=int(again_s * 1000), keys=tuple(dealt))
 
     def _deal(self, ask: AskShares, key: KeyAsk, rate: float, now_s: float) -> tuple[KeyDealt, float]:
         """Return what the node gets of one key, and when it should ask again."""
@@ -318,12 +313,8 @@ class Governing:
         book.turn_s = interval_s + (book.turn_s if now_s - book.turn_s <= CATCH_UP_S else now_s)
         return ask.number
 
-    def _sweep(self, now_s: float) -> None:
-        """Forget what is over."""
-        if now_s - self._swept_s < SWEEP_S:
-            return
-        self._swept_s = now_s
-        self._last = {run: last for run, last in self._last.items() if now_s - last[1] < KEPT_S}
+    def _forget(self, now_s: float) -> None:
+        """Forget keys that are over."""
         self._books = {
             key: book
             for key, book in self._books.items()

@@ -23,6 +23,7 @@ import math
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from actors.flow.rules.asked import Asked
 from streams.rate_messages import LIFE_S, MARGIN_S
 from streams.slot_messages import AskSlots, SlotAsk, SlotDealt, SlotsDealt, SlotsListed, SlotsSeen, SlotsTaken
 
@@ -34,9 +35,6 @@ FIRST_AGAIN_S = 0.05
 """The same for a node that waits, if none waits before it. Each that does makes it that much longer."""
 WAITS_S = 0.75
 """How long after its last request a node counts as waiting."""
-KEPT_S = 60.0
-"""For how long the governor knows the number of a silent node's last request."""
-SWEEP_S = 5.0
 
 
 class SlotHolder(NamedTuple):
@@ -66,30 +64,27 @@ class Slotting:
     """One governor's memory of slots, from its election on. `token`: of its lease."""
 
     def __init__(self, token: int, since_s: float) -> None:
-        self._token = token
+        self._asked = Asked(token, since_s)
         self._quiet_until_s = since_s + LIFE_S + MARGIN_S
         self._books: dict[str, dict[str, SlotHolder]] = {}
-        self._last: dict[str, tuple[int, float]] = {}
-        self._swept_s = since_s
 
     def go_on(self, token: int) -> None:
         """Be the governor again, after which nobody else has been."""
-        self._token = token
+        self._asked.token = token
 
     def answer(self, ask: AskSlots, now_s: float) -> SlotsDealt | None:
         """Return the reply. `None`: no reply, because the request came late or twice, or there is a newer governor."""
-        number, _ = self._last.get(ask.run, (0, 0.0))
-        if ask.number <= number or ask.token > self._token:
+        if not self._asked.take(ask.run, ask.number, ask.token, now_s):
             return None
-        self._last[ask.run] = ask.number, now_s
-        self._sweep(now_s)
+        if self._asked.sweep(now_s):
+            self._forget(now_s)
         dealt: list[SlotDealt] = []
         again_s = AGAIN_S
         for key in ask.keys:
             given, soon_s = self._deal(ask, key, now_s)
             dealt.append(given)
             again_s = min(again_s, soon_s)
-        return SlotsDealt(number=ask.number, token=self._token, again_ms=int(again_s * 1000), keys=tuple(dealt))
+        return SlotsDealt(number=ask.number, token=self._asked.token, again_ms=int(again_s * 1000), keys=tuple(dealt))
 
     def seen(self, key: str, now_s: float) -> SlotsSeen:
         """Return who has slots of a key."""
@@ -159,12 +154,8 @@ class Slotting:
             del self._books[key.key]
         return dealt, _again_s(key, slots, mine, waiting)
 
-    def _sweep(self, now_s: float) -> None:
-        """Forget what is over."""
-        if now_s - self._swept_s < SWEEP_S:
-            return
-        self._swept_s = now_s
-        self._last = {run: last for run, last in self._last.items() if now_s - last[1] < KEPT_S}
+    def _forget(self, now_s: float) -> None:
+        """Forget keys that are over."""
         self._books = {
             key: book for key, book in self._books.items() if any(now_s < one.until_s for one in book.values())
         }

@@ -113,7 +113,7 @@ class SearchedWorld:
         self.asks = tuple(
             (at_s, ask)
             for at_s, ask in self.asks
-            if any(ask.number > each._last.get(ask.run, (0, 0.0))[0] for each in self.governors[-1:])
+            if any(ask.number > each._asked._last.get(ask.run, (0, 0.0))[0] for each in self.governors[-1:])
         )
         if self.rules.leased is LeasedShares:
             self.replies = tuple(
@@ -289,7 +289,8 @@ def _lines(way: tuple[object, ...]) -> list[str]:
 
 def _copied(governor: Governing) -> Governing:
     new = copy.copy(governor)
-    new._last = dict(governor._last)
+    new._asked = copy.copy(governor._asked)
+    new._asked._last = dict(governor._asked._last)
     new._books = {key: _copied_book(book) for key, book in governor._books.items()}
     return new
 
@@ -307,7 +308,7 @@ def _frozen(governor: Governing, now_s: float, numbers: dict[str, int]) -> tuple
 
     return (
         round(max(0.0, governor._quiet_until_s - now_s), 3),
-        tuple(sorted((run, number - numbers[run]) for run, (number, _) in governor._last.items())),
+        tuple(sorted((run, number - numbers[run]) for run, (number, _) in governor._asked._last.items())),
         tuple(
             (
                 book.has_turns,

@@ -253,7 +253,8 @@ def _copied_key(held: KeySlots) -> KeySlots:
 
 def _copied(governor: Slotting) -> Slotting:
     new = copy.copy(governor)
-    new._last = dict(governor._last)
+    new._asked = copy.copy(governor._asked)
+    new._asked._last = dict(governor._asked._last)
     new._books = {key: dict(book) for key, book in governor._books.items()}
     return new
 
@@ -261,7 +262,7 @@ def _copied(governor: Slotting) -> Slotting:
 def _frozen(governor: Slotting, now_s: float, numbers: dict[str, int]) -> tuple[object, ...]:
     return (
         round(max(0.0, governor._quiet_until_s - now_s), 3),
-        tuple(sorted((run, number - numbers[run]) for run, (number, _) in governor._last.items())),
+        tuple(sorted((run, number - numbers[run]) for run, (number, _) in governor._asked._last.items())),
         tuple(
             (run, one.bound, one.wanted, one.leaving, one.oldest_s, one.since_s, round(one.until_s - now_s, 3))
             for book in governor._books.values()
