@@ -266,12 +266,11 @@ def decide(
         return "split" if part.is_at_once and can_split and step in ("numbered", "unproven") else step
     if part.is_counting:
         return "done" if is_counted and total == part.first_total else _mend(part, rules, can_split)
-    is_full = part.is_full
-    if part.pages == 1 and is_counted and not (is_full and can_split and part.may_hide_changes(rules)):
+    if part.pages == 1 and is_counted and not (part.is_full and can_split and part.may_hide_changes(rules)):
         return _decide_counted(part, page, rules, can_split)
     if part.pages == 2 and is_counted and not (page.rows or page.bad):
         return "done"
-    is_cut_short = total is not None or page.next is not None or page.has_more or is_full
+    is_cut_short = total is not None or page.next is not None or page.has_more or part.is_full
     if at_once and part.pages == 1 and fits_at_once(part, page, total, rules):
         return "at once"
     if rules.style == "one" and part.pages == 1 and is_cut_short and can_split:

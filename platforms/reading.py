@@ -263,8 +263,8 @@ class Reading:
         else:
             can_split = self._can_split(part.window)
             step = decide(part, page, total, self._rules, can_split=can_split, at_once=self._at_once)
-            if step == "done" and self._is_at_limit(part):
-                step = "unproven"
+            if step == "done" and (limit := self._limit_met(part)):
+                step, part.is_cut_off = "unproven", limit.checks > 0
             if self._may_be_cut(part, step):
                 known = len(self._versions.keys() | {row.key for row in rows})
                 self._suspects.append(Suspect(part.window.end_ms, len(part.keys), known))
@@ -394,18 +394,14 @@ class Reading:
         elif total > known.rows:
             self._sizes["total"] = PageSize(total)
 
-    def _is_at_limit(self, part: Part) -> bool:
-        """Return whether a part that cannot be cut lists as many orders as the platform counts at most. If that is
-        known for certain, it is cut off."""
+    def _limit_met(self, part: Part) -> PageSize | None:
+        """Return the most that the platform counts, if a part that cannot be cut lists as many orders. If that is known
+        for certain, the part is cut off."""
         limit = PageSize() if self._sizes is None else self._sizes["limit"]
-        if (
-            (part.pages < 2 and not part.is_numbered)
-            or not part.first_total == limit.rows > 0
-            or self._can_split(part.window)
-        ):
-            return False
-        part.is_cut_off = limit.checks > 0
-        return True
+        is_one_answer = part.pages < 2 and not part.is_numbered
+        if is_one_answer or not limit.rows or part.first_total != limit.rows or self._can_split(part.window):
+            return None
+        return limit
 
     def _may_be_cut(self, part: Part, step: Step) -> bool:
         """Return whether a list of several pages without a total ends where the platform may list no more."""

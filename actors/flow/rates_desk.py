@@ -214,10 +214,10 @@ class RatesDesk:
         kinds = [each for each in KINDS if kind in ("", each)]
         known = islice(((name, each) for each in kinds for name in self._doors[each].names()), MOST_COMPARED)
         of_kind = dict(known)
-        others = [(name, each) for each in KINDS if name in set(self._doors[each].names())]
         for near in get_close_matches(name[:64], of_kind, n=1):
-            others.insert(0, (near, of_kind[near]))
-        return f"did you mean {others[0][1]}/{others[0][0]}?" if others else ""
+            return f"did you mean {of_kind[near]}/{near}?"
+        others = [each for each in KINDS if name in set(self._doors[each].names())]
+        return f"did you mean {others[0]}/{name}?" if others else ""
 
     async def _view(self, keys: Sequence[tuple[Kind, str]], seconds: int) -> RatesView:
         if not 1 <= seconds <= MOST_SECONDS:

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from actors.jobs.deliveries import JobDeliveries
 from actors.jobs.rules.job_receipt import JobReceipt
 from actors.jobs.rules.job_rules import RESERVED_SLACK_MS, came_back
-from actors.jobs.stream import NEAR_MS, JobStream, is_doubtful, used_up
+from actors.jobs.stream import NEAR_MS, JobStream, is_doubtful, key_of, used_up
 from actors.runtime.failpoints import reach
 from actors.runtime.logs import fields
 from streams.delivery import Delivery, ack_all
@@ -174,9 +174,8 @@ class JobReserves:
 
 
 def _reservation_of(delivery: Delivery, job: JobRecord, seq: int) -> JobReservation:
-    key = delivery.subject[delivery.subject.rindex(".") + 1 :]
     is_plain = not job.past and not job.trace_s
-    receipt = JobReceipt(job.topic, key, seq, job.until_ms, job.receipt, job.nonce if is_plain else "")
+    receipt = JobReceipt(job.topic, key_of(delivery), seq, job.until_ms, job.receipt, job.nonce if is_plain else "")
     return JobReservation(receipt, job, str(receipt))
 
 

@@ -364,6 +364,11 @@ def used_up(job: JobRecord, delivery: Delivery, connection: Connection, clock: C
     return job.attempts + lost_before(delivery.delivered, age_ms, round(1000 * job_ack_wait_s(connection.is_clustered)))
 
 
+def key_of(delivery: Delivery) -> str:
+    """Return the key of the delivered job."""
+    return delivery.subject[delivery.subject.rindex(".") + 1 :]
+
+
 def is_doubtful(delivery: Delivery, connection: Connection, clock: Clock) -> bool:
     """Return whether another copy of this ready job may follow, or have come before, by the server's own firing.
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from actors.jobs.deliveries import Whose
-from actors.jobs.stream import NEAR_MS, is_doubtful
+from actors.jobs.stream import NEAR_MS, is_doubtful, key_of
 from actors.jobs.worker.shared import Shared
 from streams.clock import monotonic_s
 from streams.delivery import Delivery
@@ -59,8 +59,3 @@ class Ownership:
         left = [delivery for delivery in deliveries if delivery not in found]
         found |= await self._shared.settling.whose(left)
         return found if self._hold.may_begin(monotonic_s()) and self._hold.doubts == doubts else {}
-
-
-def key_of(delivery: Delivery) -> str:
-    """Return the key of the delivered job."""
-    return delivery.subject[delivery.subject.rindex(".") + 1 :]

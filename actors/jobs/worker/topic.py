@@ -26,7 +26,7 @@ from actors.jobs.rules.job_handling import (
     unfit,
 )
 from actors.jobs.rules.topic_settings import TopicSettings
-from actors.jobs.stream import used_up
+from actors.jobs.stream import key_of, used_up
 from actors.jobs.worker.care import Care
 from actors.jobs.worker.doubts import Doubts
 from actors.jobs.worker.ends import Ends, facts_of
@@ -34,7 +34,7 @@ from actors.jobs.worker.handler import Handler
 from actors.jobs.worker.job import Call, Job
 from actors.jobs.worker.lanes import Lanes
 from actors.jobs.worker.leaving import Leaving
-from actors.jobs.worker.ownership import Ownership, key_of
+from actors.jobs.worker.ownership import Ownership
 from actors.jobs.worker.place import Cut, Place
 from actors.jobs.worker.ready import ReadyJobs
 from actors.jobs.worker.settling import Unfit
