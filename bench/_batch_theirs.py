@@ -10,7 +10,7 @@ import nats
 import uvloop
 from nats.aio.client import Client
 
-from streams.connection import Connection
+from streams.link.connection import Connection
 
 STREAM, CONSUMER = "THEIRS", "items"
 AT_A_TIME = 256

@@ -17,17 +17,17 @@ from actors.jobs.rules.job_rules import BACKSTOP_MS
 from actors.jobs.store import JobStore
 from penstock.demo.processes import NodeProcess
 from streams.clock import monotonic_s
-from streams.connection import Connection, connect
-from streams.direct_get import NONE, get_batch
+from streams.embedded.server import EmbeddedServer, embedded_server
 from streams.errors import StreamError
-from streams.job_messages import JobRecord, body_of, encode_job
-from streams.outcomes import Outgoing
-from streams.publisher import Publisher
-from streams.server import EmbeddedServer, embedded_server
-from streams.server_clock import ServerClock, server_time_s
-from streams.specs import wanted
-from streams.timetable import at_line
-from streams.topology import apply
+from streams.jobs.timetable import at_line
+from streams.link.connection import Connection, connect
+from streams.link.server_clock import ServerClock, server_time_s
+from streams.messages.jobs import JobRecord, body_of, encode_job
+from streams.publish.outcomes import Outgoing
+from streams.publish.publisher import Publisher
+from streams.reads.direct_get import NONE, get_batch
+from streams.topology.specs import wanted
+from streams.topology.topology import apply
 
 TOPIC = "bench"
 FILLED = "waiting"

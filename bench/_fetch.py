@@ -14,12 +14,12 @@ from actors.fetch.ledgers import open_ledgers
 from actors.fetch.rules.ledger import Ledger, first_ledger
 from actors.fetch.sources import SourceKey, SourceRecord
 from penstock.demo.processes import MallProcess, NodeProcess, start_mall
-from streams.bucket import Bucket
-from streams.connection import Connection, connect
-from streams.publisher import Publisher
-from streams.server import EmbeddedServer, embedded_server
-from streams.specs import wanted
-from streams.topology import apply
+from streams.buckets.bucket import Bucket
+from streams.embedded.server import EmbeddedServer, embedded_server
+from streams.link.connection import Connection, connect
+from streams.publish.publisher import Publisher
+from streams.topology.specs import wanted
+from streams.topology.topology import apply
 
 FAST = {"overlap_before": "0s", "overlap_after": "0s", "rate": 100_000, "burst": 10_000, "settle": "1s", "again": []}
 """Settings that leave the pace to the machine."""

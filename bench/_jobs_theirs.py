@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from nats.aio.client import Client
 from nats.js import JetStreamContext
 
-from streams.connection import Connection
+from streams.link.connection import Connection
 
 AT_A_TIME = 256
 PAYLOAD = b"x" * 200

@@ -36,7 +36,7 @@ from penstock.node.node import Node, open_node
 from penstock.node.session import Session
 from penstock.node.source_doors import open_source_desk
 from streams.clock import monotonic_s, now_ms
-from streams.outcomes import Outgoing
+from streams.publish.outcomes import Outgoing
 
 SIZES, MANY = (1_000, 10_000), (10_000, 100_000)
 START_S, IMPORT_S, MOST_MB, BLOCKED_MS, PIECE_MS, PAGE_MS = 5.0, 10.0, 200, 50, 10, 50

@@ -18,8 +18,8 @@ from bench._fetch import fetch_bench
 from bench._scale import Line
 from bench.jobs import open_bench_desk
 from streams.clock import monotonic_s
-from streams.job_messages import MOST_JOBS, NewJob, body_of
-from streams.publisher import Outgoing
+from streams.messages.jobs import MOST_JOBS, NewJob, body_of
+from streams.publish.publisher import Outgoing
 
 SIZES = (10_000, 100_000)
 TOPICS = (300, 3_000)

@@ -5,7 +5,7 @@ import os
 
 import penstock
 from streams.clock import now_ms
-from streams.firing import SHOT
+from streams.jobs.firing import SHOT
 
 TOPICS = [f"tick{number}" for number in range(10)]
 _file = os.open(os.environ["SCHEDULES_BENCH"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)

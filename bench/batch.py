@@ -28,9 +28,9 @@ from bench._quiet import memory_mb
 from bench.harness import Result, two_of
 from penstock.rows.sheets.parsing import parse_sheet
 from penstock.rows.sheets.writing import open_sheet
-from streams.batch_messages import NewBatch
+from streams.buckets.files import Files
 from streams.clock import SYSTEM, monotonic_s
-from streams.files import Files
+from streams.messages.batch import NewBatch
 
 NAME = "batch"
 LIMIT_S = 240

@@ -19,8 +19,8 @@ from actors.batch.desk import BatchDesk
 from bench._fetch import fetch_bench
 from bench.batch import LOOK_S, open_desk
 from bench.harness import Result
-from streams.batch_messages import NewBatch
 from streams.clock import monotonic_s
+from streams.messages.batch import NewBatch
 
 NAME = "batch_fair"
 LIMIT_S = 1_200

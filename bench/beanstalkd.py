@@ -28,7 +28,7 @@ from penstock.sdk.client import Client
 from penstock.sdk.client import connect as connect_client
 from penstock.sdk.client_adds import new_job
 from streams.clock import monotonic_s
-from streams.specs import job_consumer
+from streams.topology.specs import job_consumer
 
 NAME = "beanstalkd"
 WHAT = "no-op jobs of 200 B drained by two workers, one a call"

@@ -21,10 +21,10 @@ from bench._drain_app import Note
 from bench._fetch import Bench, fetch_bench
 from bench.harness import Result, Rounds, two_of
 from streams.clock import SYSTEM, monotonic_s, now_ms
-from streams.job_messages import JobRecord, body_of, encode_job
-from streams.publisher import Outgoing
-from streams.specs import job_consumer
-from streams.topology import ensure_consumer
+from streams.messages.jobs import JobRecord, body_of, encode_job
+from streams.publish.publisher import Outgoing
+from streams.topology.specs import job_consumer
+from streams.topology.topology import ensure_consumer
 
 NAME = "drain"
 ONE_REACH, LISTS_REACH = 26_000, 66_000

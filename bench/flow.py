@@ -23,8 +23,8 @@ from bench._fetch import Bench, fetch_bench
 from bench._flow_app import NOTE, RATES, TABLES, make
 from bench.harness import Result
 from penstock.demo.processes import NodeProcess
+from streams.buckets.lease import read_record
 from streams.clock import monotonic_s
-from streams.lease import read_record
 
 NAME = "flow"
 LIMIT_S = 400

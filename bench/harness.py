@@ -17,7 +17,7 @@ import msgspec
 from anyio.abc import Process
 
 from streams.clock import monotonic_s
-from streams.server import EmbeddedServer, embedded_server
+from streams.embedded.server import EmbeddedServer, embedded_server
 
 
 class Result(msgspec.Struct, kw_only=True, frozen=True):

@@ -23,8 +23,8 @@ from bench._fetch import Bench, fetch_bench
 from bench.harness import Result
 from penstock.demo.processes import MallProcess
 from streams.clock import monotonic_s, now_ms
-from streams.fetch_messages import decode_orders
-from streams.log import read_log
+from streams.messages.fetch import decode_orders
+from streams.reads.log import read_log
 
 NAME = "history"
 LIMIT_S = 255.0

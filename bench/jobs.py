@@ -34,7 +34,7 @@ from penstock.node.job_doors import open_desk
 from penstock.sdk.client import Client
 from penstock.sdk.client import connect as connect_client
 from streams.clock import SYSTEM, monotonic_s
-from streams.job_messages import NewJob, body_of
+from streams.messages.jobs import NewJob, body_of
 
 NAME = "jobs"
 ADD_REACH, TAKE_REACH = 40_000, 15_000

@@ -20,8 +20,8 @@ from platforms.adapter import Account
 from platforms.bounds import Window
 from platforms.registry import make_adapter
 from streams.clock import monotonic_s
-from streams.fetch_messages import decode_orders
-from streams.log import read_log
+from streams.messages.fetch import decode_orders
+from streams.reads.log import read_log
 
 NAME = "orders"
 SHOP = "s1"

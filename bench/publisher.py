@@ -7,8 +7,8 @@ import nats
 from nats.js import JetStreamContext
 
 from bench.harness import Result, fresh_server, in_turns, reached
-from streams.connection import connect
-from streams.publisher import Outgoing, Publisher
+from streams.link.connection import connect
+from streams.publish.publisher import Outgoing, Publisher
 
 NAME = "publisher"
 ROUNDS = 3

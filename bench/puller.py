@@ -6,9 +6,9 @@ import nats
 from nats.js import JetStreamContext
 
 from bench.harness import Result, fresh_server, in_turns, reached
-from streams.connection import Connection, connect
-from streams.publisher import Outgoing, Publisher
-from streams.puller import Puller
+from streams.link.connection import Connection, connect
+from streams.publish.publisher import Outgoing, Publisher
+from streams.pull.puller import Puller
 
 NAME = "puller"
 ROUNDS = 3

@@ -28,8 +28,8 @@ from bench._zone_app import BATCH, FROM, RATE, SHARDS
 from bench.harness import Result
 from penstock.sdk.calls import ServiceClient
 from penstock.sdk.client_zones import ZoneCalls
+from streams.buckets.entries import Synced
 from streams.clock import monotonic_s
-from streams.entries import Synced
 
 NAME = "zone"
 LIMIT_S = 230

@@ -62,7 +62,7 @@ __all__ = [
 _LATER = {
     "connect": "penstock.sdk.client",
     "Client": "penstock.sdk.client",
-    "Credentials": "streams.credentials",
+    "Credentials": "streams.link.credentials",
     "HeldJob": "penstock.sdk.held_jobs",
     "new_job": "penstock.sdk.client_adds",
     "Outbox": "penstock.sdk.outbox",
@@ -95,7 +95,7 @@ _LATER = {
     "JobLost": "actors.jobs.worker.job",
     "Bury": "actors.jobs.worker.job",
     "Retry": "actors.jobs.worker.job",
-    "Order": "streams.fetch_messages",
+    "Order": "streams.messages.fetch",
     "OrderRefused": "actors.fetch.stores.store",
     "StoreDown": "actors.fetch.stores.store",
 }
@@ -148,8 +148,8 @@ if TYPE_CHECKING:
     from penstock.sdk.jobs import job
     from penstock.sdk.outbox import Outbox
     from penstock.sdk.zones import zoned
-    from streams.credentials import Credentials
-    from streams.fetch_messages import Order
+    from streams.link.credentials import Credentials
+    from streams.messages.fetch import Order
 
 
 def __getattr__(name: str) -> object:

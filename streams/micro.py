@@ -34,9 +34,9 @@ from anyio.abc import TaskGroup, TaskStatus
 
 from streams.calls import CALL_HEADER, serving
 from streams.clock import monotonic_s
-from streams.connection import Connection
 from streams.errors import StreamError, TooLarge
-from streams.frames import Message, check_subject, publish_frame
+from streams.link.connection import Connection
+from streams.link.frames import Message, check_subject, publish_frame
 from streams.subjects import check_token
 
 log = logging.getLogger(__name__)

@@ -13,9 +13,9 @@ from collections.abc import Sequence
 
 import anyio
 
-from streams.backlog import ConsumerState, consumer_states
-from streams.connection import Connection
-from streams.log import count_of, delete_entry, next_entry
+from streams.link.connection import Connection
+from streams.pull.backlog import ConsumerState, consumer_states
+from streams.reads.log import count_of, delete_entry, next_entry
 
 LOOKS, STILL_S = 3, 0.3
 """A consumer is suspect if so many looks in a row find it. One look may meet messages that come and go."""

@@ -24,8 +24,8 @@ import anyio.to_thread
 import msgspec
 
 from streams.clock import monotonic_s
-from streams.connection import Connection
 from streams.errors import NoStream, StreamError
+from streams.link.connection import Connection
 
 log = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ can share a server. Subjects, with the namespace left out:
     events.<engine>.…                                 EVENTS
     jobs.<state>.<topic>.<key>                        JOBS     a job, whose key is its id, or the id's hash
     jobs.refused.<topic>.<key>.<nonce>                JOBS     an add that was refused, or taken back
-    jobs.read.<reader>                                JOBS     what a reader stores first (streams/sure_reads.py)
+    jobs.read.<reader>                                JOBS     what a reader stores first (streams/jobs/sure_reads.py)
     submit.job.<topic>                                SUBMIT   a job from any publisher, also on `submit.job` alone
     submit.batch.<task>                               SUBMIT   a batch from any publisher, also on `submit.batch`
     due.<partition>                                   core     notices of delayed jobs for the timers

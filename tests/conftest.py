@@ -13,10 +13,10 @@ import pytest
 import uvloop
 from hypothesis import HealthCheck, settings
 
-from streams.connection import Connection
+from streams.embedded.server import EmbeddedServer, embedded_server, find_binary
 from streams.errors import ServerNotStarted
-from streams.publisher import Publisher
-from streams.server import EmbeddedServer, embedded_server, find_binary
+from streams.link.connection import Connection
+from streams.publish.publisher import Publisher
 from streams.subjects import Namespace
 from tests.support.processes import Cluster, free_ports, session_cluster
 from tests.support.server import connected, fresh_namespace, session_server

@@ -28,11 +28,11 @@ from actors.runtime.secrets import BadReference
 from actors.runtime.transport import PlatformDown, TooMuch, Transport, shown_url
 from platforms.adapter import Request
 from streams.backoff import Backoff, next_delay_ms
-from streams.batch_messages import BatchEvent, encode_message
 from streams.clock import Clock
 from streams.errors import Refused
-from streams.job_messages import NewJob, encode_new_job
-from streams.publisher import Outgoing, Publisher
+from streams.messages.batch import BatchEvent, encode_message
+from streams.messages.jobs import NewJob, encode_new_job
+from streams.publish.publisher import Outgoing, Publisher
 from streams.subjects import Namespace
 
 log = logging.getLogger(__name__)

@@ -50,13 +50,13 @@ from actors.runtime.actor import FATAL
 from actors.runtime.logs import fields
 from actors.runtime.membership import Members
 from actors.runtime.tending import AGAIN_MS, Failures, Tending, tended_by
-from streams.batch_messages import ChunkResult
-from streams.bucket import Bucket
+from streams.buckets.bucket import Bucket
+from streams.buckets.files import Files
 from streams.clock import Clock
-from streams.connection import Connection
 from streams.errors import MalformedMessage, StreamError
-from streams.files import Files
-from streams.publisher import Publisher
+from streams.link.connection import Connection
+from streams.messages.batch import ChunkResult
+from streams.publish.publisher import Publisher
 
 log = logging.getLogger(__name__)
 

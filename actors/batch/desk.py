@@ -37,11 +37,11 @@ from actors.runtime.rules.pages import PAGE_BYTES, page_of
 from actors.runtime.rules.setting_values import BadSetting, nearest
 from actors.runtime.rules.slot_keys import check_path
 from actors.runtime.transport import shown_url
-from streams.batch_messages import NewBatch, RowsSeen
-from streams.bucket import Bucket
+from streams.buckets.bucket import Bucket
+from streams.buckets.files import FileInfo, Files
 from streams.calls import mark_of
 from streams.clock import Clock
-from streams.files import FileInfo, Files
+from streams.messages.batch import NewBatch, RowsSeen
 from streams.subjects import check_token
 
 MOST_SHOWN = 1_000

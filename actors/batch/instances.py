@@ -16,10 +16,10 @@ from actors.batch.rules import moves
 from actors.batch.rules.meant import called_before, note_of
 from actors.batch.rules.record import FINAL, Instance, is_at_work, is_held
 from actors.runtime.live import Live
-from streams.batch_messages import NOTHING
-from streams.bucket import Bucket
-from streams.entries import Entry
+from streams.buckets.bucket import Bucket
+from streams.buckets.entries import Entry
 from streams.errors import MalformedMessage, Repeated, RevisionConflict
+from streams.messages.batch import NOTHING
 
 TRIES = 20
 GONE_S = 3_600

@@ -16,8 +16,8 @@ from actors.batch.tasks import Tasks
 from actors.batch.views import MOST_ROWS, ItemPage, ItemShown, Wanted, check_most, pages_of, sheet_of
 from actors.runtime.rules.pages import PAGE_BYTES
 from actors.runtime.rules.slot_keys import key_reader
-from streams.batch_messages import LOST, NOTHING, Chunk, ChunkResult, Outcome, Status, last_outcomes, lost_parts
-from streams.files import Files
+from streams.buckets.files import Files
+from streams.messages.batch import LOST, NOTHING, Chunk, ChunkResult, Outcome, Status, last_outcomes, lost_parts
 from streams.subjects import check_token
 
 MOST_ITEMS = 1_000

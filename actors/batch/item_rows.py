@@ -4,7 +4,7 @@ from actors.batch.items import BatchItems
 from actors.batch.rules.record import Instance, made_so_far
 from actors.batch.rules.refusals import BatchRefused
 from actors.batch.rules.sheet_lines import index_in_gap, row_of
-from streams.batch_messages import Chunk
+from streams.messages.batch import Chunk
 
 
 async def index_of_row(items: BatchItems, record: Instance, row: int) -> int:

@@ -19,12 +19,12 @@ from msgspec.structs import replace
 from actors.batch.rules.record import Instance, earlier_rounds, fence_of, made_so_far
 from actors.batch.rules.rounds import missing_round
 from actors.runtime.logs import fields
-from streams.batch_messages import Chunk, ChunkResult, decode_chunk, decode_result, encode_message
-from streams.connection import Connection
 from streams.errors import MalformedMessage, NoStream, OutcomeUnknown, Refused, RevisionConflict
-from streams.log import Behind, LogEntry, extent_of, last_entries, last_entry, next_entry, purge_subject, read_log
-from streams.marked import MarkedWriter
-from streams.publisher import Outgoing, Publisher
+from streams.link.connection import Connection
+from streams.messages.batch import Chunk, ChunkResult, decode_chunk, decode_result, encode_message
+from streams.publish.marked import MarkedWriter
+from streams.publish.publisher import Outgoing, Publisher
+from streams.reads.log import Behind, LogEntry, extent_of, last_entries, last_entry, next_entry, purge_subject, read_log
 
 log = logging.getLogger(__name__)
 

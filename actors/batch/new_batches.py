@@ -22,11 +22,11 @@ from actors.batch.views import UPLOAD_BYTES, SheetInput, is_upload_of, sheet_of,
 from actors.runtime.rules.depth import DEEPEST, is_too_deep
 from actors.runtime.rules.traceparents import is_traceparent
 from actors.runtime.tracing import traces
-from streams.batch_messages import NOTHING, NewBatch, RowsSeen
+from streams.buckets.files import Files
 from streams.clock import Clock
 from streams.errors import Repeated
-from streams.files import Files
-from streams.job_messages import LONGEST_DELAY_MS
+from streams.messages.batch import NOTHING, NewBatch, RowsSeen
+from streams.messages.jobs import LONGEST_DELAY_MS
 from streams.subjects import check_token, token_of
 
 INPUT_BYTES = 64 * 1024

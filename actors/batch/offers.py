@@ -12,10 +12,10 @@ from actors.batch.rules.record import Instance
 from actors.batch.versions import is_too_new, newest_version, version_of
 from actors.runtime.logs import fields
 from actors.runtime.membership import Members
-from streams.batch_messages import Pointer, encode_message
 from streams.clock import Clock
 from streams.errors import Refused, RevisionConflict
-from streams.publisher import Outgoing, Publisher
+from streams.messages.batch import Pointer, encode_message
+from streams.publish.publisher import Outgoing, Publisher
 from streams.subjects import Namespace
 
 log = logging.getLogger(__name__)

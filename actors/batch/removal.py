@@ -12,7 +12,7 @@ from actors.batch.items import BatchItems
 from actors.batch.rules.record import Instance
 from actors.batch.views import is_upload_of, sheet_of
 from actors.runtime.logs import fields
-from streams.files import Files
+from streams.buckets.files import Files
 
 log = logging.getLogger(__name__)
 

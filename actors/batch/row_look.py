@@ -6,9 +6,9 @@ import msgspec
 from msgspec import Raw
 
 from actors.runtime.actor import FATAL
-from streams.batch_messages import LookAtRows, RowsSeen
-from streams.connection import Connection
 from streams.errors import MalformedMessage, OutcomeUnknown, StreamError
+from streams.link.connection import Connection
+from streams.messages.batch import LookAtRows, RowsSeen
 
 WITHIN_S, TRIES = 2.0, 2
 """A process that stands still may get a request. The next one may go to another."""

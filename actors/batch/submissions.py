@@ -16,9 +16,9 @@ import anyio
 from actors.runtime.rules.traceparents import traceparent_of
 from actors.runtime.submissions import Refusal, Submission, Submissions
 from actors.runtime.tracing import traces
-from streams.connection import Connection
-from streams.publisher import Publisher
-from streams.specs import submit_batch_consumer
+from streams.link.connection import Connection
+from streams.publish.publisher import Publisher
+from streams.topology.specs import submit_batch_consumer
 
 ENGINE = "batch"
 CAPACITY = 200

@@ -17,10 +17,10 @@ from actors.runtime.live import Live
 from actors.runtime.logs import fields
 from actors.runtime.rules.slot_keys import Slots
 from streams.backoff import Backoff
-from streams.bucket import Bucket
-from streams.entries import Entry
+from streams.buckets.bucket import Bucket
+from streams.buckets.entries import Entry
 from streams.errors import MalformedMessage
-from streams.slot_messages import MOST_SLOTS, WhenFull
+from streams.messages.slots import MOST_SLOTS, WhenFull
 
 log = logging.getLogger(__name__)
 

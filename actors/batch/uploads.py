@@ -25,9 +25,9 @@ from actors.runtime.actor import FATAL, ticks
 from actors.runtime.logs import fields
 from actors.runtime.membership import Members
 from actors.runtime.tending import tended_by
+from streams.buckets.files import Files
 from streams.clock import Clock
 from streams.errors import MalformedMessage, StreamError
-from streams.files import Files
 
 log = logging.getLogger(__name__)
 

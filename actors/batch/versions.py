@@ -9,8 +9,8 @@ from actors.runtime.bounds import WorkBounds
 from actors.runtime.membership import Members, NodeRecord
 from actors.runtime.rules.bounds import nobody_text
 from actors.runtime.unmade import unmade_by_all
-from streams.specs import batch_consumers
 from streams.subjects import Namespace
+from streams.topology.specs import batch_consumers
 
 
 def newest_version(members: Members, task: str) -> str | None:

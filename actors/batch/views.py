@@ -9,8 +9,8 @@ from msgspec import Struct
 
 from actors.batch.rules.record import FINAL, Moment
 from actors.batch.rules.refusals import BatchRefused
-from streams.batch_messages import Counts, Status
-from streams.files import FileInfo, Files
+from streams.buckets.files import FileInfo, Files
+from streams.messages.batch import Counts, Status
 
 UPLOAD_BYTES = 200 * 1024 * 1024
 MOST_ROWS = 100

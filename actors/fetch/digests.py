@@ -26,8 +26,8 @@ from actors.fetch.sources import SourceKey
 from actors.runtime.logs import fields
 from platforms.adapter import Row
 from platforms.bounds import Window
-from streams.bucket import Bucket
-from streams.entries import Entry
+from streams.buckets.bucket import Bucket
+from streams.buckets.entries import Entry
 from streams.errors import MalformedMessage, Refused
 
 log = logging.getLogger(__name__)

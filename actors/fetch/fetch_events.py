@@ -6,7 +6,7 @@ from actors.fetch.progress import Stuck
 from actors.fetch.rules.ledger import Hole, OpenSlice, Outage
 from actors.fetch.sources import SourceKey
 from platforms.reading import ReadingResult
-from streams.fetch_messages import (
+from streams.messages.fetch import (
     ConsumerStuck,
     HoleMade,
     LateOrders,

@@ -24,7 +24,7 @@ from nacl.secret import SecretBox
 from actors.fetch.sources import SourceKey
 from actors.runtime.logs import fields
 from platforms.adapter import Account
-from streams.bucket import Bucket
+from streams.buckets.bucket import Bucket
 from streams.errors import RevisionConflict
 
 log = logging.getLogger(__name__)

@@ -27,9 +27,9 @@ from actors.runtime.live import Live
 from actors.runtime.logs import fields
 from platforms.adapter import RateBucket
 from platforms.told_limits import ToldLimit
-from streams.bucket import Bucket
+from streams.buckets.bucket import Bucket
+from streams.buckets.entries import Entry
 from streams.clock import Clock
-from streams.entries import Entry
 from streams.errors import StreamError
 
 log = logging.getLogger(__name__)

@@ -30,9 +30,9 @@ from anyio.abc import TaskGroup, TaskStatus
 from actors.fetch.rules.ledger import Ledger
 from actors.fetch.sources import SourceKey, source_of
 from actors.runtime.live import Live
-from streams.bucket import Bucket
+from streams.buckets.bucket import Bucket
+from streams.buckets.entries import Entry
 from streams.clock import monotonic_s
-from streams.entries import Entry
 from streams.errors import RevisionConflict
 from streams.races import step_aside
 

@@ -48,17 +48,17 @@ from actors.runtime.pieces import in_pieces
 from actors.runtime.rules.notices import Notice
 from actors.runtime.standing_notices import StandingNotices
 from actors.runtime.tending import Agenda, Failures
-from streams.backlog import consumer_states
-from streams.bucket import Bucket
+from streams.buckets.bucket import Bucket
+from streams.buckets.lease import Lease, lead
 from streams.chance import chance
 from streams.clock import Clock, monotonic_s
-from streams.connection import Connection
 from streams.errors import MalformedMessage, Refused, RevisionConflict, StreamError
-from streams.fetch_messages import DeadLetter, FetchEvent, decode_dead_letter, encode
-from streams.lease import Lease, lead
-from streams.log import last_entries
-from streams.message_ids import dead_letter_message_id
-from streams.publisher import Publisher
+from streams.link.connection import Connection
+from streams.messages.fetch import DeadLetter, FetchEvent, decode_dead_letter, encode
+from streams.messages.ids import dead_letter_message_id
+from streams.publish.publisher import Publisher
+from streams.pull.backlog import consumer_states
+from streams.reads.log import last_entries
 from streams.subjects import token_of
 
 log = logging.getLogger(__name__)

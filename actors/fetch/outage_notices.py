@@ -28,7 +28,7 @@ from actors.runtime.logs import fields
 from actors.runtime.rules.notices import MOST_NAMED, Notice
 from actors.runtime.rules.texts import some_of, span_text, time_text
 from streams.clock import Clock
-from streams.fetch_messages import FetchEvent
+from streams.messages.fetch import FetchEvent
 
 log = logging.getLogger(__name__)
 

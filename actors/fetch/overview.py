@@ -14,7 +14,7 @@ from actors.fetch.sources import SourceKey, SourceRecord
 from actors.fetch.stored import Broken
 from actors.runtime.rules.placement import owner
 from actors.runtime.rules.texts import time_text
-from streams.begun_messages import NodeBegun
+from streams.messages.begun import NodeBegun
 
 
 class Overview(Struct, frozen=True):

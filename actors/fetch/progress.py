@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from streams.backlog import ConsumerState
+from streams.pull.backlog import ConsumerState
 
 
 class Stuck(NamedTuple):

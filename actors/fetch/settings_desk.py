@@ -19,7 +19,7 @@ from actors.fetch.settings_levels import DEFAULT, PREFIX, LevelName, Levels, Unk
 from actors.fetch.settings_replay import InForce, Kept, newest_together, replayed
 from actors.runtime.rules.setting_values import BadSetting, nearest
 from actors.runtime.secrets import looks_secret
-from streams.bucket import Bucket
+from streams.buckets.bucket import Bucket
 from streams.calls import kept_with, mark_of
 from streams.errors import RevisionConflict
 from streams.races import race

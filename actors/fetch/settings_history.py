@@ -4,8 +4,8 @@ from collections.abc import Awaitable, Callable
 
 from actors.fetch.settings_levels import PREFIX
 from actors.fetch.settings_replay import Kept
-from streams.connection import Connection
-from streams.log import read_messages
+from streams.link.connection import Connection
+from streams.reads.log import read_messages
 from streams.subjects import kv_stream
 
 History = Callable[[], Awaitable[list[Kept]]]

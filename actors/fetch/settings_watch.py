@@ -34,10 +34,10 @@ from actors.fetch.sources import SourceKey, source_of
 from actors.runtime.live import Live
 from actors.runtime.logs import fields
 from actors.runtime.pieces import in_pieces
-from streams.bucket import Bucket
+from streams.buckets.bucket import Bucket
+from streams.buckets.entries import Entry
 from streams.clock import Clock
-from streams.entries import Entry
-from streams.fetch_messages import FetchEvent, SettingsRefused
+from streams.messages.fetch import FetchEvent, SettingsRefused
 
 log = logging.getLogger(__name__)
 

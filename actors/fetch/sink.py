@@ -32,9 +32,9 @@ from actors.runtime.rules.traceparents import traceparent_of
 from actors.runtime.tracing import traces
 from streams.backoff import Backoff
 from streams.clock import SYSTEM, Clock
-from streams.connection import Connection
 from streams.errors import ConnectionLost, Disconnected, MalformedMessage, StreamError, TooLarge
-from streams.fetch_messages import (
+from streams.link.connection import Connection
+from streams.messages.fetch import (
     DeadLetter,
     FetchEvent,
     Order,
@@ -44,11 +44,11 @@ from streams.fetch_messages import (
     decode_orders,
     encode,
 )
-from streams.message_ids import dead_letter_message_id, event_message_id, event_names
-from streams.publisher import Publisher
-from streams.puller import Delivery, Puller
-from streams.specs import sink_consumer
+from streams.messages.ids import dead_letter_message_id, event_message_id, event_names
+from streams.publish.publisher import Publisher
+from streams.pull.puller import Delivery, Puller
 from streams.subjects import Namespace, token_of
+from streams.topology.specs import sink_consumer
 
 log = logging.getLogger(__name__)
 

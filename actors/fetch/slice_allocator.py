@@ -37,14 +37,14 @@ from actors.runtime.tending import AGAIN_MS, Failures, Tending, nodes_of, tended
 from platforms.adapter import Declaration
 from platforms.bounds import Bounds
 from streams.clock import Clock, turn_from_ms
-from streams.connection import Connection
 from streams.errors import Refused, RevisionConflict, StreamError
-from streams.fetch_messages import SliceOffer, encode
-from streams.message_ids import message_id
-from streams.publisher import Outgoing, Publisher
-from streams.specs import fetch_consumer
+from streams.link.connection import Connection
+from streams.messages.fetch import SliceOffer, encode
+from streams.messages.ids import message_id
+from streams.publish.publisher import Outgoing, Publisher
 from streams.subjects import Namespace
-from streams.topology import ensure_consumer
+from streams.topology.specs import fetch_consumer
+from streams.topology.topology import ensure_consumer
 
 log = logging.getLogger(__name__)
 

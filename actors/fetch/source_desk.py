@@ -36,13 +36,13 @@ from actors.runtime.rules.placement import serves
 from actors.runtime.unmade import unmade_by_all
 from platforms.adapter import Declaration
 from platforms.errors import BadDeclaration
-from streams.backlog import consumers_pending
-from streams.bucket import Bucket
+from streams.buckets.bucket import Bucket
 from streams.clock import Clock
-from streams.connection import Connection
 from streams.errors import MalformedSubject
-from streams.specs import fetch_consumer
+from streams.link.connection import Connection
+from streams.pull.backlog import consumers_pending
 from streams.subjects import check_token
+from streams.topology.specs import fetch_consumer
 
 T = TypeVar("T")
 ZoneOf = Callable[[str], Awaitable[str | None]]

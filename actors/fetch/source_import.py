@@ -34,13 +34,13 @@ from actors.runtime.pieces import in_pieces
 from actors.runtime.rules.setting_values import BadSetting, start_ms_of
 from platforms.adapter import Adapter
 from platforms.errors import BadDeclaration
-from streams.bucket import Bucket
+from streams.buckets.bucket import Bucket
 from streams.clock import Clock
-from streams.connection import Connection
 from streams.errors import MalformedMessage, MalformedSubject, RevisionConflict
-from streams.fetch_messages import SliceCompleted, decode_event
-from streams.log import last_entries
+from streams.link.connection import Connection
+from streams.messages.fetch import SliceCompleted, decode_event
 from streams.races import step_aside
+from streams.reads.log import last_entries
 
 AT_ONCE = 128
 EVENTS_AT_ONCE = 500

@@ -17,8 +17,8 @@ from actors.runtime.secrets import BadReference, is_reference, resolve_values
 from platforms.adapter import Account, Adapter
 from platforms.errors import BadDeclaration
 from platforms.registry import make_adapter
-from streams.bucket import Bucket
-from streams.entries import Entry
+from streams.buckets.bucket import Bucket
+from streams.buckets.entries import Entry
 from streams.errors import MalformedMessage, MalformedSubject
 from streams.subjects import check_token
 

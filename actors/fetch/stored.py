@@ -15,8 +15,8 @@ from actors.fetch.rules.ledger import Ledger
 from actors.fetch.sources import SourceKey, SourceRecord, source_of
 from platforms.adapter import Adapter
 from platforms.registry import NoSuchAdapter, adapter_names, make_adapter
-from streams.bucket import Bucket
-from streams.entries import Entry
+from streams.buckets.bucket import Bucket
+from streams.buckets.entries import Entry
 from streams.subjects import check_token
 
 T = TypeVar("T")

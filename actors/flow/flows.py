@@ -19,8 +19,8 @@ from actors.runtime.live import Live
 from actors.runtime.logs import fields
 from actors.runtime.rules.bounds import read_bound
 from actors.runtime.rules.slot_keys import check_path
-from streams.bucket import Bucket
-from streams.entries import Entry
+from streams.buckets.bucket import Bucket
+from streams.buckets.entries import Entry
 from streams.errors import MalformedMessage
 
 log = logging.getLogger(__name__)

@@ -29,10 +29,10 @@ from msgspec import Struct
 from actors.flow.rules.governing import Governing
 from actors.flow.rules.slots import Slotting
 from actors.runtime.logs import fields
-from streams.bucket import Bucket
+from streams.buckets.bucket import Bucket
+from streams.buckets.lease import Lease, LeaseRecord, acquire, hold
 from streams.chance import chance
 from streams.clock import monotonic_s
-from streams.connection import Connection
 from streams.errors import (
     Disconnected,
     MalformedMessage,
@@ -41,10 +41,10 @@ from streams.errors import (
     RevisionConflict,
     StreamError,
 )
-from streams.frames import Message
-from streams.lease import Lease, LeaseRecord, acquire, hold
-from streams.rate_messages import AskShares
-from streams.slot_messages import AskSlots, ListSlots, LookAtSlots, decode_ask
+from streams.link.connection import Connection
+from streams.link.frames import Message
+from streams.messages.rates import AskShares
+from streams.messages.slots import AskSlots, ListSlots, LookAtSlots, decode_ask
 
 log = logging.getLogger(__name__)
 

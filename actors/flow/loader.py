@@ -43,10 +43,10 @@ from actors.runtime.rules.slot_keys import key_reader
 from actors.runtime.rules.traceparents import traceparent_of
 from actors.runtime.tracing import traces
 from streams.clock import monotonic_s
-from streams.connection import Connection
 from streams.errors import MalformedMessage, StreamError
-from streams.flow_messages import ANY_GROUP, LoadShard, ShardLoaded, decode_flow
-from streams.frames import Message
+from streams.link.connection import Connection
+from streams.link.frames import Message
+from streams.messages.flow import ANY_GROUP, LoadShard, ShardLoaded, decode_flow
 from streams.micro import Endpoint, RequestRefused, Service, is_inbox
 
 log = logging.getLogger(__name__)

@@ -21,12 +21,12 @@ from actors.flow.governor import LEASE
 from actors.runtime.rate_counts import Gathered, gather_begun
 from actors.runtime.rules.pages import MOST_LINES, PAGE_BYTES, page_of
 from actors.runtime.slot_look import SlotLook
-from streams.begun_messages import MOST_SECONDS, KeyBegun
-from streams.bucket import Bucket
+from streams.buckets.bucket import Bucket
+from streams.buckets.lease import read_record
 from streams.clock import Clock
-from streams.connection import Connection
-from streams.lease import read_record
-from streams.slot_messages import SlotsListed
+from streams.link.connection import Connection
+from streams.messages.begun import MOST_SECONDS, KeyBegun
+from streams.messages.slots import SlotsListed
 
 Kind = Literal["topic", "flow", "task", "platform", "source"]
 KINDS: tuple[Kind, ...] = get_args(Kind)

@@ -28,10 +28,10 @@ from actors.runtime.logs import fields
 from actors.runtime.measures import Measures
 from actors.runtime.tracing import traces
 from streams.clock import Clock, monotonic_s
-from streams.connection import Connection
 from streams.errors import MalformedMessage, NoStream, OutcomeUnknown, StreamError, no_responders
-from streams.flow_messages import ANY_GROUP, LoadShard, ShardLoaded, decode_flow
-from streams.frames import Message
+from streams.link.connection import Connection
+from streams.link.frames import Message
+from streams.messages.flow import ANY_GROUP, LoadShard, ShardLoaded, decode_flow
 
 log = logging.getLogger(__name__)
 

@@ -27,9 +27,9 @@ from actors.runtime.tracing import traces
 from actors.runtime.turns import Carriers, Turns
 from streams.clock import Clock, monotonic_s
 from streams.errors import Disconnected, OutcomeUnknown, StreamError
-from streams.job_messages import MOST_JOBS, FirstTry, JobRecord, NewJob, Priority
-from streams.nonces import fresh_hex, fresh_nonce
-from streams.outcomes import Receipt
+from streams.messages.jobs import MOST_JOBS, FirstTry, JobRecord, NewJob, Priority
+from streams.messages.nonces import fresh_hex, fresh_nonce
+from streams.publish.outcomes import Receipt
 from streams.subjects import token_of
 
 ADD_S = 20.0

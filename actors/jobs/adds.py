@@ -34,10 +34,10 @@ from actors.runtime.failpoints import reach
 from actors.runtime.supervisor import one_error
 from streams.clock import monotonic_s
 from streams.errors import OutcomeUnknown, Repeated, RevisionConflict, StreamError
-from streams.job_messages import READY_TOKENS, FirstTry, JobRecord, OnSame, Outcome, State
-from streams.log import delete_entry, purge_subject
-from streams.moves import Move
-from streams.outcomes import Receipt
+from streams.jobs.moves import Move
+from streams.messages.jobs import READY_TOKENS, FirstTry, JobRecord, OnSame, Outcome, State
+from streams.publish.outcomes import Receipt
+from streams.reads.log import delete_entry, purge_subject
 from streams.subjects import token_of
 
 LONGEST_AGE_S = 35.0

@@ -15,9 +15,9 @@ from collections.abc import Callable, Collection
 import msgspec
 
 from streams.clock import monotonic_s
-from streams.connection import Connection
 from streams.errors import OutcomeUnknown
-from streams.frames import Message
+from streams.link.connection import Connection
+from streams.link.frames import Message
 
 LONGEST_S = 3.0
 """A node that was stopped for this long knows that its copies may be gone (actors/jobs/worker/hold.py)."""

@@ -21,13 +21,13 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from actors.jobs.rules.job_rules import KEPT_MS, named_nonce
-from streams.connection import Connection
 from streams.errors import MalformedMessage, StreamError
-from streams.fetch_messages import DeadLetter, Try, dead_body, dead_payload, decode_dead_letter, encode
-from streams.job_messages import MOST_HISTORY, JobRecord, decode_job, encode_job
-from streams.log import last_entries
-from streams.message_ids import message_id
-from streams.publisher import Outgoing, Publisher
+from streams.link.connection import Connection
+from streams.messages.fetch import DeadLetter, Try, dead_body, dead_payload, decode_dead_letter, encode
+from streams.messages.ids import message_id
+from streams.messages.jobs import MOST_HISTORY, JobRecord, decode_job, encode_job
+from streams.publish.publisher import Outgoing, Publisher
+from streams.reads.log import last_entries
 from streams.subjects import Namespace, token_of
 
 ENGINE = "jobs"

@@ -31,7 +31,6 @@ from actors.jobs.rules.job_rules import (
 from actors.jobs.stream import NEAR_MS, SOON_MS, JobStream, names_of, used_up
 from actors.runtime.failpoints import reach
 from actors.runtime.logs import fields
-from streams.delivery import Delivery
 from streams.errors import (
     ConnectionLost,
     MalformedMessage,
@@ -40,11 +39,12 @@ from streams.errors import (
     RevisionConflict,
     StreamError,
 )
-from streams.fetch_messages import encode
-from streams.job_messages import FREE_TOKEN, JobDone, JobRecord, Outcome, decode_job, encode_job
-from streams.log import LogEntry, delete_entry, last_entry, next_entry
-from streams.message_ids import message_id
-from streams.moves import Move
+from streams.jobs.moves import Move
+from streams.messages.fetch import encode
+from streams.messages.ids import message_id
+from streams.messages.jobs import FREE_TOKEN, JobDone, JobRecord, Outcome, decode_job, encode_job
+from streams.pull.delivery import Delivery
+from streams.reads.log import LogEntry, delete_entry, last_entry, next_entry
 from streams.subjects import token_of
 
 log = logging.getLogger(__name__)

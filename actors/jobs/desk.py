@@ -61,7 +61,7 @@ from streams.backoff import next_delay_ms
 from streams.chance import chance
 from streams.clock import Clock
 from streams.errors import unknown_once
-from streams.job_messages import (
+from streams.messages.jobs import (
     LONGEST_DELAY_MS,
     LONGEST_TTR_MS,
     MOST_JOBS,

@@ -32,12 +32,12 @@ from actors.runtime.logs import fields
 from actors.runtime.shares import SharedRates
 from actors.runtime.supervisor import one_error
 from streams.clock import monotonic_s
-from streams.delivery import Delivery
 from streams.errors import NoStream, OutcomeUnknown, StreamError
-from streams.job_messages import Priority
-from streams.pull_once import PullOnce
-from streams.specs import job_consumer
+from streams.messages.jobs import Priority
+from streams.pull.delivery import Delivery
+from streams.pull.once import PullOnce
 from streams.subjects import Namespace
+from streams.topology.specs import job_consumer
 
 log = logging.getLogger(__name__)
 

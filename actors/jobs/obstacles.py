@@ -18,10 +18,10 @@ from actors.runtime.rules.bounds import nobody_text
 from actors.runtime.rules.slot_keys import key_reader
 from actors.runtime.slot_look import SlotLook
 from streams.clock import Clock
-from streams.connection import Connection
 from streams.errors import Refused
-from streams.job_messages import JobRecord
-from streams.specs import ConsumerSpec, job_consumer
+from streams.link.connection import Connection
+from streams.messages.jobs import JobRecord
+from streams.topology.specs import ConsumerSpec, job_consumer
 
 NO_CONSUMER = 10014
 NOT_READY = Queue(is_delivered=False, waiting=0)

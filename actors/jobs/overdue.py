@@ -16,8 +16,8 @@ from actors.jobs.store import JobStore
 from actors.runtime.actor import FATAL
 from actors.runtime.logs import fields
 from streams.clock import until_turn_s
-from streams.connection import Connection
 from streams.errors import StreamError
+from streams.link.connection import Connection
 
 log = logging.getLogger(__name__)
 

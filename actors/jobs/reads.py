@@ -1,8 +1,8 @@
 """Looks at jobs without touching them: one by its id, a topic's by state, how many there are.
 
-One job is read as it is now (streams/sure_reads.py). Lists and counts may come from a server that is a moment behind.
-A job can be on two subjects for a moment (reserved, and its ready copy not yet acknowledged): the later message is the
-job.
+One job is read as it is now (streams/jobs/sure_reads.py). Lists and counts may come from a server that is a moment
+behind. A job can be on two subjects for a moment (reserved, and its ready copy not yet acknowledged): the later message
+is the job.
 """
 
 import re
@@ -16,9 +16,8 @@ from actors.jobs.rules.cursors import BadCursor
 from actors.jobs.rules.job_rules import fires_of, is_in_past, may_be_fired_again
 from actors.jobs.stream import NEAR_MS, READ_S, JobStream, names_of
 from actors.runtime.pieces import in_pieces
-from streams.crowds import Crowds
 from streams.errors import MalformedMessage
-from streams.job_messages import (
+from streams.messages.jobs import (
     DELAYED_TOKENS,
     FREE_TOKEN,
     READY_TOKENS,
@@ -29,7 +28,8 @@ from streams.job_messages import (
     decode_done,
     decode_job,
 )
-from streams.log import Extent, LogEntry, count_each, extent_of, next_entry, subjects_of
+from streams.reads.crowds import Crowds
+from streams.reads.log import Extent, LogEntry, count_each, extent_of, next_entry, subjects_of
 from streams.subjects import token_of
 
 OVERDUE_MS = 30_000

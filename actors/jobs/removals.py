@@ -16,7 +16,8 @@ from actors.jobs.rules.job_rules import TRACE_MS, is_in_past, kept_s, marked, pa
 from actors.jobs.stream import PAUSES_S, JobStream
 from actors.runtime.failpoints import reach
 from streams.errors import RevisionConflict, unknown_once
-from streams.job_messages import (
+from streams.jobs.moves import Move
+from streams.messages.jobs import (
     DELAYED_TOKENS,
     FREE_TOKEN,
     NO_MARK,
@@ -27,8 +28,7 @@ from streams.job_messages import (
     State,
     encode_job,
 )
-from streams.log import purge_subject, read_log
-from streams.moves import Move
+from streams.reads.log import purge_subject, read_log
 from streams.subjects import token_of
 
 AT_ONCE = 500

@@ -17,11 +17,11 @@ from actors.jobs.dead_letters import ENGINE, job_again, job_of
 from actors.jobs.rules.job_rules import is_void, marked
 from actors.jobs.store import JobStore
 from streams.clock import Clock
-from streams.connection import Connection
 from streams.errors import MalformedMessage, OutcomeUnknown, StreamError, unknown_once
-from streams.fetch_messages import decode_dead_letter
-from streams.job_messages import NO_MARK, JobRecord, Past
-from streams.log import LogEntry, delete_entry, extent_of, last_entry, read_log
+from streams.link.connection import Connection
+from streams.messages.fetch import decode_dead_letter
+from streams.messages.jobs import NO_MARK, JobRecord, Past
+from streams.reads.log import LogEntry, delete_entry, extent_of, last_entry, read_log
 from streams.subjects import token_of
 
 PAGE = 256

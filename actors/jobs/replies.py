@@ -11,7 +11,7 @@ from actors.jobs.reserves import JobReservation
 from actors.jobs.rules.job_answers import Added, Code, JobReply, Listed, NotAdded, Reserved
 from actors.jobs.rules.job_receipt import JobReceipt
 from streams.errors import OutcomeUnknown, StreamError
-from streams.job_messages import LONGEST_ID, JobRecord
+from streams.messages.jobs import LONGEST_ID, JobRecord
 
 Outcome = JobSettled | JobStale | StreamError
 NO_SUCH_JOB = "no such job"

@@ -36,9 +36,9 @@ from actors.jobs.rules.job_rules import (
 )
 from actors.jobs.stream import PAUSES_S, JobStream
 from actors.runtime.failpoints import reach
-from streams.delivery import Delivery
 from streams.errors import OutcomeUnknown, RevisionConflict, StreamError
-from streams.job_messages import (
+from streams.jobs.moves import Move
+from streams.messages.jobs import (
     DELAYED_TOKENS,
     FREE_TOKEN,
     RESERVED_TOKENS,
@@ -49,7 +49,7 @@ from streams.job_messages import (
     State,
     encode_job,
 )
-from streams.moves import Move
+from streams.pull.delivery import Delivery
 from streams.subjects import is_hashed
 
 log = logging.getLogger(__name__)

@@ -22,10 +22,10 @@ from actors.jobs.rules.job_rules import RESERVED_SLACK_MS, came_back
 from actors.jobs.stream import NEAR_MS, JobStream, is_doubtful, key_of, used_up
 from actors.runtime.failpoints import reach
 from actors.runtime.logs import fields
-from streams.delivery import Delivery, ack_all
 from streams.errors import MalformedMessage, RevisionConflict, StreamError
-from streams.job_messages import JobRecord, Outcome, decode_job, encode_job
-from streams.moves import Move
+from streams.jobs.moves import Move
+from streams.messages.jobs import JobRecord, Outcome, decode_job, encode_job
+from streams.pull.delivery import Delivery, ack_all
 
 log = logging.getLogger(__name__)
 

@@ -12,9 +12,9 @@ from actors.jobs.deliveries import PutOff
 from actors.jobs.store import JobStore
 from actors.jobs.stream import SOON_MS
 from actors.runtime.turns import Carriers
-from streams.delivery import Delivery
 from streams.errors import Disconnected, MalformedMessage, OutcomeUnknown, StreamError
-from streams.job_messages import decode_job
+from streams.messages.jobs import decode_job
+from streams.pull.delivery import Delivery
 
 GIVE_BACK_S = 2.0
 

@@ -17,9 +17,9 @@ from actors.jobs.store import JobStore
 from actors.jobs.topics import Topics
 from actors.runtime.tracing import traces
 from streams.clock import Clock, monotonic_s
-from streams.connection import Connection
 from streams.errors import StreamError
-from streams.job_messages import MACHINE_MADE, MOST_JOBS, FirstTry, NewJob
+from streams.link.connection import Connection
+from streams.messages.jobs import MACHINE_MADE, MOST_JOBS, FirstTry, NewJob
 
 ADD_S = 10.0
 """Seconds for one call."""

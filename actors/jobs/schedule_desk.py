@@ -39,9 +39,9 @@ from actors.jobs.rules.schedule_views import (
     view_of,
 )
 from actors.runtime.rules.setting_values import nearest
-from streams.bucket import Bucket
+from streams.buckets.bucket import Bucket
+from streams.buckets.entries import Entry
 from streams.clock import Clock
-from streams.entries import Entry
 from streams.errors import MalformedMessage
 from streams.subjects import check_token
 

@@ -40,14 +40,14 @@ from actors.runtime.logs import fields
 from actors.runtime.rules.texts import time_text
 from actors.runtime.tending import AGAIN_MS, Failures, Tending
 from actors.runtime.tracing import traces
-from streams.bucket import Bucket
+from streams.buckets.bucket import Bucket
+from streams.buckets.entries import Entry
+from streams.buckets.lease import Lease, lead
 from streams.clock import Clock
-from streams.connection import Connection
-from streams.entries import Entry
 from streams.errors import RevisionConflict, StreamError
-from streams.job_messages import JobDone, JobRecord, NewJob
-from streams.lease import Lease, lead
-from streams.log import delete_entry
+from streams.link.connection import Connection
+from streams.messages.jobs import JobDone, JobRecord, NewJob
+from streams.reads.log import delete_entry
 from streams.subjects import token_of
 
 log = logging.getLogger(__name__)

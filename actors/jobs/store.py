@@ -1,9 +1,9 @@
 """The operations on jobs in the broker, without any policy: the caller decides which one to apply.
 
-A job is one message of JOBS. Each change is one conditional publish on the job's identity (streams/moves.py), so an id
-exists once, whatever is repeated or lost. The operations stand in adds.py, removals.py, reads.py, reserves.py (handing
-jobs out), reservations.py (jobs that a client holds by receipt) and deliveries.py (jobs that a node received). This
-class gives them one name.
+A job is one message of JOBS. Each change is one conditional publish on the job's identity (streams/jobs/moves.py), so
+an id exists once, whatever is repeated or lost. The operations stand in adds.py, removals.py, reads.py, reserves.py
+(handing jobs out), reservations.py (jobs that a client holds by receipt) and deliveries.py (jobs that a node received).
+This class gives them one name.
 """
 
 from actors.jobs.adds import JobAdds
@@ -14,8 +14,8 @@ from actors.jobs.reservations import JobReservations
 from actors.jobs.reserves import JobReserves
 from actors.jobs.stream import JobStream
 from streams.clock import Clock
-from streams.connection import Connection
-from streams.publisher import Publisher
+from streams.link.connection import Connection
+from streams.publish.publisher import Publisher
 from streams.subjects import Namespace
 
 

@@ -21,12 +21,14 @@ from actors.jobs.rules.job_rules import (
     was_schedule,
 )
 from streams.clock import Clock
-from streams.connection import Connection
-from streams.delayed_jobs import encode_notice
-from streams.delivery import Delivery
 from streams.errors import MalformedMessage, OutcomeUnknown, Repeated, RevisionConflict, StoreFull, StreamError
-from streams.firing import EXPECTED, SCHEDULER, SHOT
-from streams.job_messages import (
+from streams.jobs.delayed import encode_notice
+from streams.jobs.firing import EXPECTED, SCHEDULER, SHOT
+from streams.jobs.leader_terms import LeaderTerm
+from streams.jobs.moves import Move, Mover
+from streams.jobs.sure_reads import SureReads
+from streams.link.connection import Connection
+from streams.messages.jobs import (
     DELAYED_TOKENS,
     FREE_TOKEN,
     READY_TOKENS,
@@ -37,14 +39,12 @@ from streams.job_messages import (
     decode_job,
     encode_job,
 )
-from streams.leader_terms import LeaderTerm
-from streams.log import LogEntry, delete_entry, entry_at, last_entries, last_entry, next_entry
-from streams.moves import Move, Mover
-from streams.outcomes import Receipt
-from streams.publisher import Publisher
-from streams.specs import job_ack_wait_s
+from streams.publish.outcomes import Receipt
+from streams.publish.publisher import Publisher
+from streams.pull.delivery import Delivery
+from streams.reads.log import LogEntry, delete_entry, entry_at, last_entries, last_entry, next_entry
 from streams.subjects import Namespace, token_of
-from streams.sure_reads import SureReads
+from streams.topology.specs import job_ack_wait_s
 
 PARTITIONS = 8
 """Of due times, so that several timers can share them."""

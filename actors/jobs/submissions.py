@@ -23,10 +23,10 @@ from actors.runtime.rules.spellings import decode_spelled, told
 from actors.runtime.rules.traceparents import traceparent_of
 from actors.runtime.submissions import Refusal, Submission, Submissions
 from actors.runtime.tracing import traces
-from streams.connection import Connection
-from streams.job_messages import LONGEST_DELAY_MS, NewJob
-from streams.publisher import Publisher
-from streams.specs import submit_consumer
+from streams.link.connection import Connection
+from streams.messages.jobs import LONGEST_DELAY_MS, NewJob
+from streams.publish.publisher import Publisher
+from streams.topology.specs import submit_consumer
 
 ENGINE = "submit"
 CAPACITY = 2_000

@@ -27,15 +27,15 @@ from actors.jobs.rules.topic_settings import DEFAULT, LANES, TopicSettings, pars
 from actors.runtime.live import Live
 from actors.runtime.logs import fields
 from actors.runtime.rules.setting_values import BadSetting
-from streams.bucket import Bucket
+from streams.buckets.bucket import Bucket
+from streams.buckets.entries import Entry
 from streams.calls import mark_of
-from streams.connection import Connection
-from streams.entries import Entry
 from streams.errors import MalformedMessage, MalformedSubject
-from streams.job_messages import Priority
-from streams.specs import job_consumer
+from streams.link.connection import Connection
+from streams.messages.jobs import Priority
 from streams.subjects import TOKEN, Namespace, check_token
-from streams.topology import ensure_consumer
+from streams.topology.specs import job_consumer
+from streams.topology.topology import ensure_consumer
 
 log = logging.getLogger(__name__)
 

@@ -30,11 +30,11 @@ from actors.jobs.store import JobStore
 from actors.jobs.topics import Topics
 from actors.runtime.logs import fields
 from streams.clock import Clock, monotonic_s
-from streams.connection import Connection
-from streams.delivery import Delivery
 from streams.errors import MalformedMessage, StreamError
-from streams.firing import SCHEDULER, SHOT
-from streams.job_messages import JobRecord, decode_job
+from streams.jobs.firing import SCHEDULER, SHOT
+from streams.link.connection import Connection
+from streams.messages.jobs import JobRecord, decode_job
+from streams.pull.delivery import Delivery
 from streams.subjects import is_hashed
 
 log = logging.getLogger(__name__)

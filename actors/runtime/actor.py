@@ -47,10 +47,10 @@ from streams.errors import (
     StreamError,
     TopologyMismatch,
 )
-from streams.fetch_messages import DeadLetter, dead_body, encode
-from streams.message_ids import dead_letter_message_id
-from streams.publisher import Outgoing, Publisher
-from streams.puller import Delivery, Puller
+from streams.messages.fetch import DeadLetter, dead_body, encode
+from streams.messages.ids import dead_letter_message_id
+from streams.publish.publisher import Outgoing, Publisher
+from streams.pull.puller import Delivery, Puller
 from streams.subjects import Namespace
 
 log = logging.getLogger(__name__)

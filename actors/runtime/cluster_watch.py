@@ -1,7 +1,7 @@
 """Cluster watch: leaves a server that is cut off from its cluster.
 
 In: the time. Out: a reconnect to another server, once the connection's own has had no leader of JetStream for ten
-seconds (streams/contact.py). State: memory only. A single server has no others, and is never left.
+seconds (streams/link/contact.py). State: memory only. A single server has no others, and is never left.
 """
 
 import anyio
@@ -9,9 +9,9 @@ from anyio.abc import TaskStatus
 
 from actors.runtime.actor import FATAL
 from streams.clock import monotonic_s, until_turn_s
-from streams.connection import Connection
-from streams.contact import Contact
 from streams.errors import NO_LEADER, Refused, StreamError
+from streams.link.connection import Connection
+from streams.link.contact import Contact
 
 LOOK_S = 2.0
 

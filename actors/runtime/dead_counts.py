@@ -3,8 +3,8 @@
 from collections import Counter
 from collections.abc import Callable, Mapping
 
-from streams.connection import Connection
-from streams.log import Extent, extent_of, subjects_of
+from streams.link.connection import Connection
+from streams.reads.log import Extent, extent_of, subjects_of
 
 MOST_LISTED = 100_000
 """With more dead letters only their number is told, since each has a subject of its own."""

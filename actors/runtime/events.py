@@ -1,8 +1,8 @@
 """Publishes events for callers that cannot wait: in the background, in order.
 
 An event informs people and decides nothing. While the broker takes none, the oldest `MOST` are kept. Later ones are
-dropped and counted in the log. Ids are made of facts (streams/message_ids.py), so the same event from several nodes, or
-twice from one, is stored once.
+dropped and counted in the log. Ids are made of facts (streams/messages/ids.py), so the same event from several nodes,
+or twice from one, is stored once.
 """
 
 import logging
@@ -14,9 +14,9 @@ from anyio.abc import TaskStatus
 from actors.runtime.actor import FATAL
 from actors.runtime.logs import fields
 from streams.errors import StreamError
-from streams.fetch_messages import FetchEvent, encode
-from streams.message_ids import event_message_id, event_names
-from streams.publisher import Outgoing, Publisher
+from streams.messages.fetch import FetchEvent, encode
+from streams.messages.ids import event_message_id, event_names
+from streams.publish.publisher import Outgoing, Publisher
 from streams.subjects import Namespace
 
 log = logging.getLogger(__name__)

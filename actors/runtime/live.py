@@ -18,8 +18,8 @@ from anyio.abc import TaskStatus
 
 from actors.runtime.logs import fields
 from actors.runtime.rules.known_records import KnownRecords
-from streams.bucket import Bucket
-from streams.entries import Change, Entry, Synced
+from streams.buckets.bucket import Bucket
+from streams.buckets.entries import Change, Entry, Synced
 
 log = logging.getLogger(__name__)
 

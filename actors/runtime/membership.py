@@ -33,11 +33,11 @@ from actors.runtime.actor import FATAL, ticks
 from actors.runtime.live import Live
 from actors.runtime.logs import fields
 from actors.runtime.supervisor import ActorState
-from streams.bucket import Bucket
+from streams.buckets.bucket import Bucket
+from streams.buckets.entries import Entry
 from streams.clock import Clock, monotonic_s, until_turn_s
-from streams.entries import Entry
 from streams.errors import MalformedMessage, StreamError
-from streams.fetch_messages import FetchEvent, NodeJoined, NodeLeft
+from streams.messages.fetch import FetchEvent, NodeJoined, NodeLeft
 from streams.subjects import TOKEN
 
 log = logging.getLogger(__name__)

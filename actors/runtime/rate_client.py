@@ -26,9 +26,9 @@ from actors.runtime.rules.waiting_line import WaitingLine
 from actors.runtime.rules.waits import Waits
 from actors.runtime.shares import LOOK_MS, Shares
 from streams.clock import SYSTEM, Clock, monotonic_s
-from streams.connection import Connection
 from streams.errors import StreamError
-from streams.rate_messages import ANSWER_S, LIFE_S, SharesDealt, decode_rates
+from streams.link.connection import Connection
+from streams.messages.rates import ANSWER_S, LIFE_S, SharesDealt, decode_rates
 
 REPLY_MS, LATE_MS = 5, 50
 """How soon a caller looks whether a reply has come: at first, and when it is late."""

@@ -19,10 +19,10 @@ from anyio.abc import TaskStatus
 from actors.runtime.actor import until_stopped
 from actors.runtime.logs import fields
 from actors.runtime.rate_client import LeasedRates
-from streams.begun_messages import MOST_KEYS, MOST_SECONDS, AskBegun, KeyBegun, NodeBegun, decode_begun
-from streams.connection import Connection
 from streams.errors import MalformedMessage, StreamError
-from streams.frames import Message
+from streams.link.connection import Connection
+from streams.link.frames import Message
+from streams.messages.begun import MOST_KEYS, MOST_SECONDS, AskBegun, KeyBegun, NodeBegun, decode_begun
 
 log = logging.getLogger(__name__)
 

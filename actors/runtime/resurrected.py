@@ -16,8 +16,8 @@ from anyio.abc import TaskStatus
 
 from actors.runtime.actor import FATAL
 from actors.runtime.logs import fields
-from streams.connection import Connection
 from streams.errors import StreamError
+from streams.link.connection import Connection
 from streams.resurrected import hand_out_again, remove_resurrected
 from streams.store_memory import StoreMemory
 

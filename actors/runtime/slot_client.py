@@ -24,10 +24,10 @@ from actors.runtime.governor_link import LEAVE_S, RETRY_S, GovernorLink
 from actors.runtime.logs import fields
 from actors.runtime.rules.slots_held import HeldSlots, SlotCall, SlotCut, SlotLimit
 from streams.clock import monotonic_s
-from streams.connection import Connection
 from streams.errors import StreamError
-from streams.rate_messages import ANSWER_S
-from streams.slot_messages import decode_slots
+from streams.link.connection import Connection
+from streams.messages.rates import ANSWER_S
+from streams.messages.slots import decode_slots
 
 log = logging.getLogger(__name__)
 

@@ -4,10 +4,10 @@ import msgspec
 
 from actors.runtime.actor import FATAL
 from actors.runtime.rules.slot_keys import full_key
-from streams.connection import Connection
 from streams.errors import StreamError
-from streams.rate_messages import ANSWER_S
-from streams.slot_messages import ListSlots, LookAtSlots, SlotsListed, decode_listed, decode_seen
+from streams.link.connection import Connection
+from streams.messages.rates import ANSWER_S
+from streams.messages.slots import ListSlots, LookAtSlots, SlotsListed, decode_listed, decode_seen
 
 
 class SlotLook:

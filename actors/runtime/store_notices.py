@@ -20,7 +20,7 @@ from actors.runtime.membership import Members
 from actors.runtime.rules.notices import Notice
 from actors.runtime.rules.placement import ranking
 from actors.runtime.store_watch import WENT_BACK
-from streams.bucket import Bucket
+from streams.buckets.bucket import Bucket
 from streams.errors import StreamError
 from streams.subjects import token_of
 

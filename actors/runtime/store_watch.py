@@ -1,9 +1,9 @@
 """Store watch: knows the state of the server's store, and reports it to the doors and to an administrator.
 
-In: the time, and each reconnect. Out: the state by which doors refuse adds (streams/store_health.py), what is in doubt
-after a power cut (streams/store_memory.py), and a notice when the store is full, has failed or went back in time, and
-when that is over. store_notices.py decides which node sends the notice. State: memory only, but for the file of what
-was last seen. When it cannot go on: it looks again soon, and what was known stays.
+In: the time, and each reconnect. Out: the state by which doors refuse adds (streams/link/store_health.py), what is in
+doubt after a power cut (streams/store_memory.py), and a notice when the store is full, has failed or went back in time,
+and when that is over. store_notices.py decides which node sends the notice. State: memory only, but for the file of
+what was last seen. When it cannot go on: it looks again soon, and what was known stays.
 """
 
 import logging
@@ -17,9 +17,9 @@ from actors.runtime.actor import FATAL
 from actors.runtime.logs import fields
 from actors.runtime.rules.notices import Notice
 from streams.clock import until_turn_s
-from streams.connection import Connection
 from streams.errors import StreamError
-from streams.store_health import StoreHealth, StoreState, reserve_of, room_at
+from streams.link.connection import Connection
+from streams.link.store_health import StoreHealth, StoreState, reserve_of, room_at
 from streams.store_memory import StoreMemory, WentBack
 
 log = logging.getLogger(__name__)

@@ -19,16 +19,16 @@ from anyio.abc import TaskStatus
 from actors.runtime.actor import FATAL, dead_letter
 from actors.runtime.logs import fields
 from actors.runtime.supervisor import one_error
-from streams.connection import Connection
-from streams.delivery import Delivery
 from streams.errors import StreamError
-from streams.fetch_messages import encode
-from streams.message_ids import dead_letter_message_id
-from streams.publisher import Outgoing, Publisher, Receipt
-from streams.puller import Puller
-from streams.specs import ConsumerSpec
+from streams.link.connection import Connection
+from streams.messages.fetch import encode
+from streams.messages.ids import dead_letter_message_id
+from streams.publish.publisher import Outgoing, Publisher, Receipt
+from streams.pull.delivery import Delivery
+from streams.pull.puller import Puller
 from streams.subjects import TOKEN
-from streams.topology import ensure_consumer
+from streams.topology.specs import ConsumerSpec
+from streams.topology.topology import ensure_consumer
 
 log = logging.getLogger(__name__)
 

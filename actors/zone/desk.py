@@ -50,10 +50,10 @@ from actors.zone.views import (
     job_view,
     map_view,
 )
-from streams.bucket import Bucket
+from streams.buckets.bucket import Bucket
 from streams.calls import mark_of
 from streams.clock import Clock
-from streams.connection import Connection
+from streams.link.connection import Connection
 
 log = logging.getLogger(__name__)
 

@@ -21,9 +21,9 @@ from anyio.abc import TaskStatus
 from actors.runtime.live import Live
 from actors.runtime.logs import fields
 from actors.zone.rules.hub import ZoneRecord, renewed
-from streams.bucket import Bucket
+from streams.buckets.bucket import Bucket
+from streams.buckets.entries import Entry
 from streams.clock import monotonic_s
-from streams.entries import Entry
 from streams.errors import Disconnected, OutcomeUnknown, Refused
 
 log = logging.getLogger(__name__)

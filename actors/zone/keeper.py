@@ -49,10 +49,10 @@ from actors.zone.rules.hub import (
 )
 from actors.zone.rules.offsets import OffsetRecord
 from actors.zone.rules.routing import ShardMap
-from streams.bucket import Bucket
+from streams.buckets.bucket import Bucket
+from streams.buckets.entries import Entry
+from streams.buckets.lease import Lease, lead
 from streams.clock import monotonic_s
-from streams.entries import Entry
-from streams.lease import Lease, lead
 
 log = logging.getLogger(__name__)
 

@@ -17,8 +17,8 @@ from actors.zone.hub_life import AGAIN_S, follow
 from actors.zone.offsets import Offsets, Stored, StoredOffset, decode_offset
 from actors.zone.rules.hub import is_later, latest
 from actors.zone.rules.offsets import OffsetRecord
-from streams.bucket import Bucket
-from streams.entries import Entry
+from streams.buckets.bucket import Bucket
+from streams.buckets.entries import Entry
 from streams.errors import Disconnected, MalformedMessage, OutcomeUnknown, Refused
 
 log = logging.getLogger(__name__)

@@ -16,7 +16,7 @@ import msgspec
 from actors.runtime.logs import fields
 from actors.zone.rules.offsets import OffsetRecord, freed, to_free
 from actors.zone.rules.routing import ShardMap
-from streams.bucket import Bucket
+from streams.buckets.bucket import Bucket
 from streams.errors import MalformedMessage, RevisionConflict, StreamError
 
 log = logging.getLogger(__name__)

@@ -9,11 +9,11 @@ from anyio.abc import TaskStatus
 
 from actors.runtime.live import Live
 from actors.zone.rules.routing import BadMap, ShardMap, checked
-from streams.bucket import Bucket
-from streams.connection import Connection
-from streams.entries import Entry
+from streams.buckets.bucket import Bucket
+from streams.buckets.entries import Entry
 from streams.errors import MalformedMessage
-from streams.log import read_messages
+from streams.link.connection import Connection
+from streams.reads.log import read_messages
 from streams.subjects import kv_stream
 
 MAP = "map"

@@ -36,11 +36,11 @@ from actors.zone.rules.offsets import runnable, start_of, to_free
 from actors.zone.rules.routing import ShardMap
 from actors.zone.run import RunEnded, ShardRun, claim
 from streams.backoff import Backoff, next_delay_ms
-from streams.bucket import Bucket
+from streams.buckets.bucket import Bucket
+from streams.buckets.lease import Lease, acquire, hold
 from streams.chance import chance
 from streams.clock import Clock
 from streams.errors import Disconnected, MalformedMessage, OutcomeUnknown, Refused
-from streams.lease import Lease, acquire, hold
 
 log = logging.getLogger(__name__)
 

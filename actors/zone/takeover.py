@@ -19,10 +19,10 @@ from actors.runtime.logs import fields
 from actors.zone.routing import Routing, change_map
 from actors.zone.rules.routing import BadMap, ShardMap, drained, next_map
 from actors.zone.runner import ZoneLife
-from streams.bucket import Bucket
+from streams.buckets.bucket import Bucket
+from streams.buckets.lease import Lease, lead
 from streams.clock import Clock, monotonic_s
 from streams.errors import MalformedMessage, StreamError
-from streams.lease import Lease, lead
 
 log = logging.getLogger(__name__)
 

@@ -23,8 +23,8 @@ from platforms.adapter import Row, content_version
 from platforms.bounds import Window
 from platforms.lists import begin_reading
 from streams.errors import MalformedMessage
-from streams.fetch_messages import Order, decode_orders
-from streams.log import Extent, extent_of, read_log
+from streams.messages.fetch import Order, decode_orders
+from streams.reads.log import Extent, extent_of, read_log
 
 __all__ = ["Audit", "Fate", "Finding", "Known", "audit", "dropped_before_ms", "fate_of", "horizon_ms"]
 

@@ -20,7 +20,7 @@ from msgspec import Struct
 
 from actors.fetch.rules.ledger import Hole, Ledger, OpenSlice
 from actors.fetch.rules.slices import parse_slice_id
-from streams.fetch_messages import SliceCompleted
+from streams.messages.fetch import SliceCompleted
 
 __all__ = ["Coverage", "Stretch", "StretchState", "cover"]
 

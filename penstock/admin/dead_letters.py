@@ -14,9 +14,9 @@ from penstock.admin.records import Records
 from penstock.errors import UsageError
 from penstock.times import time_text
 from streams.errors import MalformedMessage, MalformedSubject
-from streams.fetch_messages import DeadLetter, Order, dead_payload, decode_dead_letter, decode_orders
-from streams.job_messages import JobRecord
-from streams.log import LogEntry, delete_entry, entry_at, extent_of, read_log
+from streams.messages.fetch import DeadLetter, Order, dead_payload, decode_dead_letter, decode_orders
+from streams.messages.jobs import JobRecord
+from streams.reads.log import LogEntry, delete_entry, entry_at, extent_of, read_log
 
 __all__ = [
     "DeadLetterEntry",

@@ -29,10 +29,10 @@ from penstock.admin.holes import redrive
 from penstock.admin.records import Records
 from penstock.errors import PenstockError
 from streams.errors import MalformedMessage
-from streams.fetch_messages import Order, decode_orders
-from streams.log import LogEntry, entry_at
-from streams.message_ids import message_id, order_message_id
-from streams.server_clock import ServerClock
+from streams.link.server_clock import ServerClock
+from streams.messages.fetch import Order, decode_orders
+from streams.messages.ids import message_id, order_message_id
+from streams.reads.log import LogEntry, entry_at
 
 __all__ = ["Replayed", "Replayer"]
 

@@ -30,10 +30,10 @@ from penstock.node.config import Config
 from penstock.node.mail import mail_server
 from penstock.node.session import Session, health_of, monitor_url, open_session, server_folder, topology_of
 from streams.clock import now_ms
+from streams.embedded.server import find_binary
 from streams.errors import NoStream, OutcomeUnknown, PermissionDenied, Refused, ServerNotStarted, StreamError
-from streams.server import find_binary
-from streams.store_health import room_at
-from streams.topology import diff, is_passing
+from streams.link.store_health import room_at
+from streams.topology.topology import diff, is_passing
 
 __all__ = ["examine"]
 

@@ -7,8 +7,8 @@ from actors.fetch.rules.slices import MalformedSliceId, parse_slice_id
 from actors.fetch.sources import SourceKey
 from penstock.admin.records import Records
 from penstock.errors import UsageError
-from streams.fetch_messages import HoleClosed
-from streams.log import purge_subject
+from streams.messages.fetch import HoleClosed
+from streams.reads.log import purge_subject
 
 __all__ = ["accept", "forget", "redrive", "redrive_all"]
 

@@ -28,11 +28,11 @@ from penstock.node.source_doors import open_source_desk
 from platforms.adapter import Adapter
 from platforms.errors import BadDeclaration
 from platforms.registry import NoSuchAdapter
-from streams.bucket import Bucket
+from streams.buckets.bucket import Bucket
 from streams.clock import SYSTEM, Clock
 from streams.errors import MalformedSubject
-from streams.fetch_messages import FetchEvent
-from streams.publisher import Publisher
+from streams.messages.fetch import FetchEvent
+from streams.publish.publisher import Publisher
 
 __all__ = ["NoSuchSource", "Records"]
 

@@ -18,10 +18,10 @@ from actors.fetch.sources import SourceKey
 from penstock.admin.records import Records
 from penstock.errors import UsageError
 from penstock.times import time_text
-from streams.bucket import Bucket
+from streams.buckets.bucket import Bucket
 from streams.errors import RevisionConflict
-from streams.fetch_messages import SourceResumed
-from streams.log import purge_subject
+from streams.messages.fetch import SourceResumed
+from streams.reads.log import purge_subject
 from streams.subjects import check_token, kv_stream
 
 __all__ = ["backfill", "cancel_backfill", "look", "make_ledger", "pause", "remove", "resume", "rewind"]

@@ -5,8 +5,8 @@ from actors.fetch.sources import SourceKey
 from penstock.admin.coverage import Coverage, cover
 from penstock.admin.records import Records
 from streams.errors import MalformedMessage
-from streams.fetch_messages import SliceCompleted, decode_event
-from streams.log import read_log
+from streams.messages.fetch import SliceCompleted, decode_event
+from streams.reads.log import read_log
 
 __all__ = ["read_coverage"]
 

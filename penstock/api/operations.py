@@ -44,7 +44,7 @@ from penstock.api.service import schedules as nats_schedules
 from penstock.api.service import sources as nats_sources
 from penstock.api.service import zones as nats_zones
 from penstock.api.service.calls import MOST_WAITING, DeskEndpoint
-from streams.batch_messages import NewBatch
+from streams.messages.batch import NewBatch
 
 Do = Callable[[GatewayState, HttpCall], Awaitable[HttpAnswer]]
 

@@ -21,9 +21,9 @@ from actors.zone.desk import UnknownZone
 from actors.zone.rules.routing import BadMap
 from penstock.api.forms.reading import Malformed
 from penstock.errors import UsageError
+from streams.buckets.files import FileTooLarge
 from streams.errors import MalformedSubject, OutcomeUnknown, StreamError, TooLarge
-from streams.files import FileTooLarge
-from streams.frames import Message
+from streams.link.frames import Message
 from streams.micro import RequestRefused
 
 __all__ = ["encode", "guarded", "refusal_of", "refused"]

@@ -18,8 +18,8 @@ from penstock.cli.pages import Limit, behind, say_more
 from penstock.cli.parameters import read_values
 from penstock.cli.person import progress
 from penstock.errors import NotAccepted, UsageError
-from streams.batch_messages import AfterState
 from streams.clock import now_ms
+from streams.messages.batch import AfterState
 
 if TYPE_CHECKING:
     from actors.batch.views import ItemShown, View

@@ -90,7 +90,7 @@ class CommandCall:
 
         from penstock.node.logs import set_up_logs
         from penstock.node.session import open_session, server_url
-        from streams.credentials import shown_url
+        from streams.link.credentials import shown_url
 
         config = config or self.config()
         set_up_logs("error", "text")

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from penstock.admin.dead_letters import DeadLetterEntry, Filter
     from penstock.admin.dead_replay import Replayed
     from penstock.admin.records import Records
-    from streams.job_messages import JobRecord
+    from streams.messages.jobs import JobRecord
 
 __all__ = ["add_to"]
 
@@ -299,7 +299,7 @@ async def _chosen(
 ) -> "AsyncIterator[tuple[DeadLetterEntry, float]]":
     """Yield the letters named, or all that were there when we began, with the share that is done by each."""
     from penstock.admin.dead_letters import dead_letter_at, dead_letters
-    from streams.log import extent_of
+    from streams.reads.log import extent_of
 
     for at, seq in enumerate(seqs or (), 1):
         letter = await dead_letter_at(records, seq)

@@ -12,7 +12,7 @@ from penstock.cli.parameters import read_values
 from penstock.errors import PenstockError, UsageError
 from penstock.times import fact_text, read_moment, read_zone, span_text, time_text
 from streams.clock import now_ms
-from streams.job_messages import State
+from streams.messages.jobs import State
 
 if TYPE_CHECKING:
     from actors.jobs.rules.job_answers import Listed

@@ -13,7 +13,7 @@ from penstock.cli.person import PerSecond, progress
 from penstock.errors import NotAccepted, UsageError
 from penstock.times import time_text
 from streams.clock import now_ms
-from streams.job_messages import NewJob, OnSame, Priority
+from streams.messages.jobs import NewJob, OnSame, Priority
 
 if TYPE_CHECKING:
     from penstock.rows.job_files import SubmitReport

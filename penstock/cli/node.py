@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from actors.runtime.membership import NodeRecord
     from penstock.node.config import Config
     from penstock.node.node import Node
-    from streams.connection import Connection
+    from streams.link.connection import Connection
 
 log = logging.getLogger(__name__)
 
@@ -168,7 +168,7 @@ async def _init(
     """Make the streams and buckets on a server, or bring them up to this version."""
     from penstock.cli.settings import seed_of
     from penstock.node.session import hub_topology, topology_of
-    from streams.topology import apply, diff
+    from streams.topology.topology import apply, diff
 
     config = call.config(profile=profile, replicas=replicas)
     if hub and seed is not None:
@@ -196,7 +196,7 @@ async def _seed(connection: "Connection", file: Path | None, *, is_overwriting: 
     from penstock.cli.settings import seed_of
     from penstock.node.session import Session
     from streams.clock import now_ms
-    from streams.publisher import Publisher
+    from streams.publish.publisher import Publisher
 
     async with Publisher(connection) as publisher:
         desk = Session(connection, publisher).settings_desk()

@@ -7,8 +7,8 @@ from typing import IO, TYPE_CHECKING
 import anyio
 from msgspec import Struct
 
-from streams.begun_messages import MOST_SECONDS
 from streams.clock import monotonic_s
+from streams.messages.begun import MOST_SECONDS
 
 if TYPE_CHECKING:
     from actors.flow.rates_desk import RatesView

@@ -18,7 +18,7 @@ from penstock.errors import NotAccepted, UsageError
 from penstock.rows.schedule_names import read_name
 from penstock.times import read_moment, read_range, read_zone, span_text, time_text
 from streams.clock import now_ms
-from streams.job_messages import Priority
+from streams.messages.jobs import Priority
 from streams.subjects import check_token
 
 if TYPE_CHECKING:

@@ -131,8 +131,8 @@ def _head(shown: "Overview", account: dict[str, str]) -> list[str]:
 async def _last_events(records: "Records", source: "SourceKey") -> list[dict[str, object]]:
     """Return the last event of each kind, the newest first."""
     from streams.errors import MalformedMessage
-    from streams.fetch_messages import decode_event
-    from streams.log import last_entries
+    from streams.messages.fetch import decode_event
+    from streams.reads.log import last_entries
 
     pattern = records.namespace.pattern("events", "fetch", "*", source.platform, source.source)
     found = await last_entries(records.connection, records.namespace.stream("EVENTS"), [pattern])

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from penstock.admin.audit import Audit
     from penstock.admin.coverage import Coverage, Stretch, StretchState
     from penstock.admin.records import Records
-    from streams.fetch_messages import SliceCompleted
+    from streams.messages.fetch import SliceCompleted
 
 __all__ = ["add_to"]
 

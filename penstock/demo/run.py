@@ -26,16 +26,16 @@ from penstock.demo.report import Comparison, Report, compare
 from penstock.demo.truth import count_orders, mall_stats, read_changes, read_orders, read_truth
 from penstock.demo.watch import Picture, SourceLine, source_line
 from penstock.node.config import Config
-from streams.backlog import consumers_pending
-from streams.bucket import Bucket
+from streams.buckets.bucket import Bucket
 from streams.clock import monotonic_s, now_ms
-from streams.connection import Connection, connect
+from streams.embedded.server import embedded_server
 from streams.errors import StreamError
-from streams.publisher import Publisher
-from streams.server import embedded_server
-from streams.specs import sink_consumer, wanted
+from streams.link.connection import Connection, connect
+from streams.publish.publisher import Publisher
+from streams.pull.backlog import consumers_pending
 from streams.subjects import Namespace
-from streams.topology import apply, ensure_consumer
+from streams.topology.specs import sink_consumer, wanted
+from streams.topology.topology import apply, ensure_consumer
 
 log = logging.getLogger(__name__)
 

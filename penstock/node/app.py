@@ -37,11 +37,11 @@ from penstock.node.traces import begin_traces
 from penstock.node.wiring import open_engines
 from streams.chance import chance
 from streams.clock import now_ms, until_turn_s
-from streams.connection import Connection, connect
-from streams.server import EmbeddedServer, embedded_server
-from streams.store_health import has_room
+from streams.embedded.server import EmbeddedServer, embedded_server
+from streams.link.connection import Connection, connect
+from streams.link.store_health import has_room
 from streams.subjects import Namespace
-from streams.topology import apply, require
+from streams.topology.topology import apply, require
 
 log = logging.getLogger(__name__)
 

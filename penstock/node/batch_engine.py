@@ -42,9 +42,9 @@ from penstock.node.batch_callbacks import signer
 from penstock.node.batch_submitting import submitter
 from penstock.node.node import AT_ONCE, Node
 from penstock.sdk.batches import task_handlers
-from streams.bucket import Bucket
+from streams.buckets.bucket import Bucket
+from streams.buckets.files import Files
 from streams.chance import chance
-from streams.files import Files
 
 __all__ = ["BatchEngine", "open_batch_engine"]
 

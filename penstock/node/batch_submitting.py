@@ -6,9 +6,9 @@ from actors.batch.desk import BatchDesk
 from actors.batch.submissions import Submit
 from penstock.api.forms.reading import Malformed, read_ask
 from penstock.api.replies import refusal_of
-from streams.batch_messages import NewBatch
 from streams.errors import MalformedMessage
-from streams.job_messages import LONGEST_DELAY_MS
+from streams.messages.batch import NewBatch
+from streams.messages.jobs import LONGEST_DELAY_MS
 
 __all__ = ["submitter"]
 

@@ -18,7 +18,7 @@ from actors.jobs.worker.job import Job
 from actors.runtime.logs import fields
 from penstock.errors import PenstockError
 from penstock.node.node import Node
-from streams.job_messages import MACHINE_MADE, NewJob
+from streams.messages.jobs import MACHINE_MADE, NewJob
 
 if TYPE_CHECKING:
     from actors.zone.bindings import Bindings

@@ -26,7 +26,7 @@ from actors.runtime.tending import tended_by
 from actors.runtime.transport import Transport, open_transport
 from penstock.node.mail import mail_server
 from penstock.node.node import AT_ONCE, Node
-from streams.bucket import Bucket
+from streams.buckets.bucket import Bucket
 
 __all__ = ["FetchEngine", "open_fetch_engine"]
 

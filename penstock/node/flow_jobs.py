@@ -17,8 +17,8 @@ from actors.jobs.topics import Topics
 from actors.runtime.rules.slot_keys import Slots
 from penstock.node.job_handlers import declared_slots
 from streams.clock import Clock
-from streams.connection import Connection
 from streams.errors import StreamError
+from streams.link.connection import Connection
 
 __all__ = ["ROUND", "FlowJobs"]
 

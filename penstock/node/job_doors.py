@@ -25,8 +25,8 @@ from actors.runtime.unmade import unmade_by_all
 from penstock.api.service.service import DeskService
 from penstock.node.node import Node
 from streams.clock import Clock
-from streams.connection import Connection
-from streams.pull_once import PullOnce
+from streams.link.connection import Connection
+from streams.pull.once import PullOnce
 
 __all__ = ["handling_nodes", "job_door_actors", "open_desk", "open_job_desk"]
 

@@ -20,7 +20,7 @@ from penstock.node.job_doors import job_door_actors, open_job_desk
 from penstock.node.job_handlers import JobHandlers, open_job_workers
 from penstock.node.node import AT_ONCE, Node
 from penstock.sdk.jobs import handlers as registered
-from streams.server_clock import ServerClock
+from streams.link.server_clock import ServerClock
 
 __all__ = ["JobsEngine", "open_jobs_engine"]
 

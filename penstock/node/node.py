@@ -20,10 +20,10 @@ from actors.runtime.store_watch import StoreWatch
 from actors.runtime.supervisor import ActorSpec, Policy
 from penstock.node.config import Config
 from penstock.node.session import health_of, server_folder, topology_of
-from streams.bucket import Bucket
+from streams.buckets.bucket import Bucket
 from streams.clock import SYSTEM, Clock
-from streams.connection import Connection
-from streams.publisher import Publisher
+from streams.link.connection import Connection
+from streams.publish.publisher import Publisher
 from streams.store_memory import StoreMemory, boot_id
 
 __all__ = ["Node", "open_node"]

@@ -36,7 +36,7 @@ from penstock.errors import Timeout, Unavailable, UsageError
 from penstock.sdk.outbox import Outbox, job_of
 from streams.backoff import Backoff
 from streams.clock import SYSTEM, monotonic_s
-from streams.job_messages import LARGEST_BODY, NewJob, is_json
+from streams.messages.jobs import LARGEST_BODY, NewJob, is_json
 
 log = logging.getLogger(__name__)
 

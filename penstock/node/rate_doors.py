@@ -17,9 +17,9 @@ from actors.flow.rates_desk import BadRate, Kind, RateDoor, RatesDesk, UnknownRa
 from actors.jobs.topics import Topics
 from actors.runtime.membership import Members
 from actors.runtime.rules.setting_values import BadSetting, read_number
-from streams.bucket import Bucket
+from streams.buckets.bucket import Bucket
 from streams.clock import Clock
-from streams.connection import Connection
+from streams.link.connection import Connection
 
 __all__ = ["open_rates_desk"]
 

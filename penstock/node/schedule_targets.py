@@ -19,8 +19,8 @@ from actors.jobs.rules.schedule_record import Schedule
 from actors.jobs.rules.schedule_targets import TOPIC, Look, TargetJob, target_of
 from actors.jobs.worker.handler import Handler
 from actors.jobs.worker.job import Bury, Job, Retry
+from streams.buckets.files import FileTooLarge
 from streams.errors import MalformedSubject
-from streams.files import FileTooLarge
 
 __all__ = ["accepts", "target_handler"]
 

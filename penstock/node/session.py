@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING
 
 from penstock.errors import StartFailed, UsageError
 from penstock.node.config import Config
-from streams.bucket import Bucket
-from streams.connection import Connection, connect
-from streams.credentials import Credentials
-from streams.publisher import Publisher
+from streams.buckets.bucket import Bucket
+from streams.link.connection import Connection, connect
+from streams.link.credentials import Credentials
+from streams.publish.publisher import Publisher
 from streams.subjects import Namespace
 
 if TYPE_CHECKING:
     from actors.fetch.settings_desk import Desk
-    from streams.specs import Topology
-    from streams.store_health import StoreHealth
+    from streams.link.store_health import StoreHealth
+    from streams.topology.specs import Topology
 
 __all__ = [
     "Session",
@@ -91,7 +91,7 @@ def monitor_url(config: Config) -> str:
 async def health_of(config: Config, connection: Connection) -> "StoreHealth | None":
     """Return the health of the server's store, as far as it can be known from here. None: no source for it. Raises as
     `Connection.api` does."""
-    from streams.store_health import account_health, monitor_health
+    from streams.link.store_health import account_health, monitor_health
 
     url = monitor_url(config)
     return await monitor_health(url) if url else await account_health(connection.api)
@@ -118,7 +118,7 @@ def credentials_of(config: Config) -> Credentials:
 
 def topology_of(config: Config) -> "Topology":
     """Return the streams and buckets that this configuration needs."""
-    from streams.specs import wanted
+    from streams.topology.specs import wanted
 
     try:
         return wanted(Namespace(config.namespace), profile=config.profile, replicas=config.replicas)
@@ -128,7 +128,7 @@ def topology_of(config: Config) -> "Topology":
 
 def hub_topology(config: Config) -> "Topology":
     """Return the buckets that the hub of several zones needs."""
-    from streams.specs import hub
+    from streams.topology.specs import hub
 
     return hub(Namespace(config.namespace), profile=config.profile, replicas=config.replicas)
 

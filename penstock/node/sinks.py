@@ -125,8 +125,8 @@ def is_local(config: Config) -> bool:
 async def open_sink_actors(node: "Node") -> tuple["ActorSpec", ...]:
     """Make the consumers of the node's sinks, and return their actors."""
     from actors.runtime.supervisor import ActorSpec
-    from streams.specs import sink_consumer
-    from streams.topology import ensure_consumer
+    from streams.topology.specs import sink_consumer
+    from streams.topology.topology import ensure_consumer
 
     stores = stores_of(node.config) if node.config.has_role("sink") else {}
     for name in stores:

@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 from actors.jobs.reads import TopicCounts
 from actors.jobs.store import JobStore
-from streams.connection import Connection
-from streams.direct_get import get_batch
-from streams.log import Extent, extent_of
+from streams.link.connection import Connection
+from streams.reads.direct_get import get_batch
+from streams.reads.log import Extent, extent_of
 
 __all__ = ["TopicFigures"]
 

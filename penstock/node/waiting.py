@@ -24,10 +24,10 @@ from actors.runtime.measures import Backlog
 from penstock.node.config import ROLES
 from penstock.node.node import Node
 from penstock.node.topic_figures import TopicFigures
-from streams.backlog import consumers_pending
+from streams.buckets.lease import Lease, lead
 from streams.clock import Clock
 from streams.errors import StreamError
-from streams.lease import Lease, lead
+from streams.pull.backlog import consumers_pending
 
 log = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from actors.zone.offset_copies import AllOffsets
 from actors.zone.offsets import Offsets
 from actors.zone.routing import Routing
 from penstock.node.node import Node
-from streams.bucket import Bucket
+from streams.buckets.bucket import Bucket
 
 __all__ = ["ZoneHub", "zone_hub"]
 

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import inspect
 
 from penstock.rows.sheets.rows import plain_number
-from streams.batch_messages import FieldSeen
+from streams.messages.batch import FieldSeen
 
 __all__ = ["fields_of", "row_reader"]
 

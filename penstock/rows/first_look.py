@@ -18,7 +18,7 @@ from penstock.rows.sheets.kinds import GUESSED, MARKED
 from penstock.rows.sheets.limits import BadSheet
 from penstock.rows.sheets.parsing import parse_sheet
 from penstock.rows.sheets.rows import Row
-from streams.batch_messages import CHUNK_BYTES
+from streams.messages.batch import CHUNK_BYTES
 
 __all__ = ["first_look", "look_at_file"]
 

@@ -25,8 +25,8 @@ from penstock.errors import PenstockError, Timeout, Unavailable, UsageError
 from penstock.rows.job_rows import BadJobRow, Defaults, Read, read_rows
 from penstock.rows.own_pace import OwnPace
 from streams.clock import now_ms
-from streams.job_messages import NewJob
-from streams.nonces import fresh_nonce
+from streams.messages.jobs import NewJob
+from streams.messages.nonces import fresh_nonce
 
 __all__ = ["SubmitReport", "add_rows", "open_rows"]
 

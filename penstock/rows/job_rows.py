@@ -20,7 +20,7 @@ from actors.runtime.rules.texts import span_text
 from penstock.errors import UsageError
 from penstock.rows.typed import read_line, read_typed
 from penstock.times import read_moment, read_zone
-from streams.job_messages import (
+from streams.messages.jobs import (
     LARGEST_BODY,
     LONGEST_TTR_MS,
     SHORTEST_TTR_MS,

@@ -22,7 +22,7 @@ from penstock.rows.sheets.limits import BadSheet
 from penstock.rows.sheets.parsing import parse_sheet
 from penstock.rows.sheets.rows import Row
 from penstock.rows.sheets.writing import SheetWriter, open_sheet
-from streams.files import DamagedFile, FileInfo, Files
+from streams.buckets.files import DamagedFile, FileInfo, Files
 
 __all__ = ["Sheet", "SheetRow", "read_sheet", "reduce_to_sheet", "split_sheet", "write_sheet"]
 

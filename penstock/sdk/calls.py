@@ -26,7 +26,6 @@ from streams.backoff import Backoff
 from streams.calls import CALL_HEADER
 from streams.chance import chance
 from streams.clock import monotonic_s
-from streams.connection import Connection
 from streams.errors import (
     ConnectionLost,
     Disconnected,
@@ -38,8 +37,9 @@ from streams.errors import (
     StreamError,
     no_responders,
 )
-from streams.frames import Message
-from streams.job_messages import AGE_HEADER, MEMORY_HEADER
+from streams.link.connection import Connection
+from streams.link.frames import Message
+from streams.messages.jobs import AGE_HEADER, MEMORY_HEADER
 from streams.micro import QUESTION_HEADER, WHO, Has
 
 __all__ = ["Answered", "ServiceClient", "client_error"]

@@ -20,10 +20,10 @@ from penstock.sdk.client_rates import RateCalls
 from penstock.sdk.client_schedules import Schedules
 from penstock.sdk.client_sources import SourceCalls
 from penstock.sdk.client_zones import ZoneCalls
-from streams.connection import Connection
-from streams.connection import connect as connect_to_server
-from streams.credentials import Credentials
 from streams.errors import MalformedSubject, StreamError
+from streams.link.connection import Connection
+from streams.link.connection import connect as connect_to_server
+from streams.link.credentials import Credentials
 from streams.subjects import Namespace
 
 __all__ = ["Client", "Credentials", "connect"]

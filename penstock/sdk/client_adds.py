@@ -19,8 +19,8 @@ from penstock.sdk.calls import BegunRequest, ServiceClient, client_error
 from penstock.sdk.client_forms import MILLISECONDS, too_large
 from penstock.sdk.job_replies import add_answers, added_of, one_each, repeated_add
 from streams.errors import StreamError
-from streams.job_messages import MOST_JOBS, NewJob, body_of, encode_new_job, is_json
-from streams.nonces import fresh_hex, fresh_nonce
+from streams.messages.jobs import MOST_JOBS, NewJob, body_of, encode_new_job, is_json
+from streams.messages.nonces import fresh_hex, fresh_nonce
 
 if TYPE_CHECKING:
     from penstock.sdk.direct_adds import DirectAdds

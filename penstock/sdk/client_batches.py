@@ -50,12 +50,12 @@ from penstock.rows.whole_file import write_whole
 from penstock.sdk.calls import ServiceClient, client_error
 from penstock.sdk.client_forms import MILLISECONDS
 from penstock.sdk.pages import all_lines
-from streams.batch_messages import RowsSeen
-from streams.connection import Connection
+from streams.buckets.files import Files
 from streams.errors import PermissionDenied, StreamError
-from streams.files import Files
-from streams.nonces import fresh_nonce
-from streams.publisher import Publisher
+from streams.link.connection import Connection
+from streams.messages.batch import RowsSeen
+from streams.messages.nonces import fresh_nonce
+from streams.publish.publisher import Publisher
 from streams.subjects import check_token
 
 __all__ = ["Batches"]

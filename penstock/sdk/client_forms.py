@@ -12,7 +12,7 @@ from msgspec import Raw
 from actors.jobs.rules.job_answers import NotAdded
 from actors.runtime.rules.setting_values import BadSetting, Duration, shown, span_ms
 from penstock.errors import PenstockError, UsageError
-from streams.job_messages import LARGEST_BODY, NewJob
+from streams.messages.jobs import LARGEST_BODY, NewJob
 
 __all__ = [
     "dealt",

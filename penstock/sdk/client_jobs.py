@@ -47,8 +47,8 @@ from penstock.sdk.job_replies import in_doubt, one_each, unless_repeated
 from penstock.sdk.pages import all_lines
 from streams.clock import monotonic_s
 from streams.errors import StreamError
-from streams.job_messages import MOST_JOBS, NewJob, State
-from streams.nonces import fresh_nonce
+from streams.messages.jobs import MOST_JOBS, NewJob, State
+from streams.messages.nonces import fresh_nonce
 
 if TYPE_CHECKING:
     from penstock.sdk.direct_adds import DirectAdds

@@ -21,7 +21,7 @@ from penstock.rows.schedule_names import read_name
 from penstock.sdk.calls import ServiceClient
 from penstock.sdk.client_forms import millis, moment_ms
 from penstock.sdk.pages import all_lines
-from streams.nonces import fresh_nonce
+from streams.messages.nonces import fresh_nonce
 
 __all__ = ["Schedules"]
 

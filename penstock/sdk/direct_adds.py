@@ -26,14 +26,14 @@ from actors.runtime.supervisor import one_error
 from penstock.sdk.calls import client_error
 from penstock.sdk.direct_takes import DirectTakes, open_takes
 from streams.backoff import Backoff
-from streams.bucket import Bucket
+from streams.buckets.bucket import Bucket
 from streams.chance import chance
-from streams.connection import Connection
 from streams.errors import StreamError
-from streams.job_messages import NewJob
-from streams.publisher import Publisher
-from streams.server_clock import ServerClock
-from streams.store_health import StoreHealth, account_health, monitor_health
+from streams.link.connection import Connection
+from streams.link.server_clock import ServerClock
+from streams.link.store_health import StoreHealth, account_health, monitor_health
+from streams.messages.jobs import NewJob
+from streams.publish.publisher import Publisher
 
 __all__ = ["DirectAdds"]
 

@@ -21,11 +21,11 @@ from actors.jobs.store import JobStore
 from actors.jobs.topics import Topics
 from actors.jobs.unwritten import Unwritten
 from streams.clock import Clock
-from streams.connection import Connection
 from streams.errors import StreamError
-from streams.job_messages import LONGEST_TTR_MS, SHORTEST_TTR_MS
+from streams.link.connection import Connection
+from streams.messages.jobs import LONGEST_TTR_MS, SHORTEST_TTR_MS
 from streams.micro import ANYBODY, WHO, Has
-from streams.pull_once import PullOnce
+from streams.pull.once import PullOnce
 
 __all__ = ["DirectTakes"]
 

@@ -48,7 +48,7 @@ from actors.runtime.rules.spellings import hinted
 from penstock.errors import UsageError
 from penstock.sdk.batch_code import as_failure, guarded
 from penstock.sdk.jobs import slots_of
-from streams.flow_messages import ANY_GROUP
+from streams.messages.flow import ANY_GROUP
 from streams.subjects import TOKEN
 
 __all__ = ["FlowContext", "flow", "flow_handlers"]

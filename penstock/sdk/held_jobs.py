@@ -13,7 +13,7 @@ from actors.runtime.rules.setting_values import Duration
 from actors.runtime.tracing import traces
 from penstock.errors import PenstockError, Stale
 from streams.clock import monotonic_s
-from streams.job_messages import LONGEST_REASON
+from streams.messages.jobs import LONGEST_REASON
 
 __all__ = ["HeldJob", "ReservationContext"]
 

@@ -35,7 +35,7 @@ from actors.runtime.rules.setting_values import Duration
 from actors.runtime.rules.slot_keys import Slots, check_slots
 from actors.runtime.rules.spellings import hinted
 from penstock.errors import UsageError
-from streams.job_messages import Priority
+from streams.messages.jobs import Priority
 
 __all__ = ["BadBody", "Bury", "Job", "JobLost", "Retry", "handlers", "job"]
 

@@ -30,7 +30,7 @@ from penstock.api.forms.jobs import OutboxOptions
 from penstock.errors import UsageError
 from penstock.sdk.client_adds import new_job
 from streams.clock import SYSTEM, Clock
-from streams.job_messages import JobRecord, NewJob
+from streams.messages.jobs import JobRecord, NewJob
 
 __all__ = ["TABLE", "Outbox", "Transaction", "job_of"]
 

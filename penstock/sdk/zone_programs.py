@@ -22,10 +22,10 @@ from actors.zone.routing import Routing
 from actors.zone.rules.routing import LONGEST_ZONE, ZONE
 from actors.zone.runner import ZoneHandler, ZoneLife, ZoneRunner
 from penstock.errors import UsageError
-from streams.bucket import Bucket
+from streams.buckets.bucket import Bucket
 from streams.clock import SYSTEM
-from streams.connection import Connection
-from streams.publisher import Publisher
+from streams.link.connection import Connection
+from streams.publish.publisher import Publisher
 
 __all__ = ["PROGRAM", "run_program"]
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from streams.batch_messages import Counts
+from streams.messages.batch import Counts
 from tests.support.batches_chaos import open_batch_world
 from tests.support.batches_chaos_app import DEADLY, DEADLY_ITEM
 

@@ -18,8 +18,8 @@ from actors.jobs.rules.schedule_record import Schedule
 from penstock.sdk.calls import ServiceClient
 from penstock.sdk.client_schedules import Schedules
 from streams.clock import monotonic_s, now_ms
-from streams.connection import Connection, connect
-from streams.rate_messages import LIFE_S, SECOND_S
+from streams.link.connection import Connection, connect
+from streams.messages.rates import LIFE_S, SECOND_S
 from tests.chaos.conftest import Tell
 from tests.support.chaos import Form
 from tests.support.command import Running

@@ -13,7 +13,7 @@ from actors.jobs.rules.job_answers import Added
 from penstock.errors import PenstockError
 from penstock.sdk.client import Client, connect
 from penstock.sdk.client_adds import new_job
-from streams.job_messages import NewJob
+from streams.messages.jobs import NewJob
 from tests.chaos.conftest import Tell
 from tests.support.chaos import Form, World, eventually, open_world
 

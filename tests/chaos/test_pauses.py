@@ -7,7 +7,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from streams.fetch_messages import SliceCompleted
+from streams.messages.fetch import SliceCompleted
 from tests.chaos.conftest import Tell
 from tests.support.chaos import Form, World, eventually, open_world
 from tests.support.chaos_nodes import ChaosNode

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from platforms.mall.faults import PRESETS
-from streams.fetch_messages import LateOrders
+from streams.messages.fetch import LateOrders
 from tests.chaos.conftest import Tell
 from tests.support.chaos import Form, open_world, soon_ms
 

@@ -11,9 +11,9 @@ import pytest
 from actors.jobs.adds import Stored
 from actors.jobs.reservations import JobSettled
 from actors.runtime.resurrected import ResurrectedMessages
-from streams.connection import connect
+from streams.embedded.server import EmbeddedServer, embedded_server
 from streams.errors import StreamError
-from streams.server import EmbeddedServer, embedded_server
+from streams.link.connection import connect
 from streams.store_memory import StoreMemory
 from streams.subjects import Namespace
 from tests.support.chaos import Form

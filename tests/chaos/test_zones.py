@@ -17,12 +17,12 @@ from anyio.abc import TaskStatus
 
 from actors.zone.rules.offsets import OffsetRecord
 from penstock.errors import PenstockError
-from streams.bucket import Bucket
+from streams.buckets.bucket import Bucket
+from streams.buckets.entries import Synced
 from streams.clock import monotonic_s
-from streams.connection import connect
-from streams.entries import Synced
 from streams.errors import StreamError
-from streams.publisher import Publisher
+from streams.link.connection import connect
+from streams.publish.publisher import Publisher
 from streams.subjects import kv_stream
 from tests.support.chaos import Form
 from tests.support.processes import cluster, urls_of

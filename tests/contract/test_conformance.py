@@ -22,8 +22,8 @@ from platforms.mall.dialects.registry import DIALECTS
 from platforms.mall.listing import middle_ms
 from platforms.mall.server import Mall
 from platforms.registry import adapter_named, adapter_names, make_adapter
-from streams.connection import Connection
-from streams.publisher import Publisher
+from streams.link.connection import Connection
+from streams.publish.publisher import Publisher
 from tests.contract.players import BERLIN_BACK_MS, HOUR_MS
 from tests.support.engine import a_mall, adapter_table, ledger_moves, running_node, stored_versions, truth_of
 from tests.support.manners import Judged, add_manner, coverage_of, judge, read_to_end, references, silent, store_all

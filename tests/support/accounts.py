@@ -10,8 +10,8 @@ from pathlib import Path
 import nkeys  # type: ignore[import-untyped] # it ships no types
 import pytest
 
-from streams.credentials import Credentials
-from streams.server import EmbeddedServer, embedded_server
+from streams.embedded.server import EmbeddedServer, embedded_server
+from streams.link.credentials import Credentials
 from tests.support.processes import NATS, include_line, quoted
 
 ROLES = ("admin", "node", "app", "console", "sys", "zone")

@@ -14,10 +14,10 @@ from typing import Any
 
 from aiohttp import ClientSession, StreamReader
 
-from streams.connection import Connection
-from streams.frames import Message
-from streams.log import read_log
-from streams.publisher import Publisher
+from streams.link.connection import Connection
+from streams.link.frames import Message
+from streams.publish.publisher import Publisher
+from streams.reads.log import read_log
 from tests.support.moments import a_moment
 from tests.support.server import stream_state
 

@@ -12,10 +12,10 @@ from typing import NamedTuple
 
 from actors.batch.tasks import TaskRecord, Tasks
 from penstock.api.http.tokens import VERBS, TokenWish, create_token
-from streams.bucket import Bucket
+from streams.buckets.bucket import Bucket
 from streams.clock import now_ms
-from streams.connection import Connection, connect
-from streams.publisher import Publisher
+from streams.link.connection import Connection, connect
+from streams.publish.publisher import Publisher
 from streams.subjects import Namespace
 from tests.support.command import plain_environment
 from tests.support.processes import free_ports

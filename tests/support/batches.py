@@ -29,8 +29,8 @@ from penstock.node.jobs_engine import open_jobs_engine
 from penstock.node.node import Node, open_node
 from penstock.sdk.batches import task_handlers
 from streams.backoff import Backoff
-from streams.batch_messages import ChunkResult, NewBatch, Outcome
-from streams.connection import Connection
+from streams.link.connection import Connection
+from streams.messages.batch import ChunkResult, NewBatch, Outcome
 from tests.support.server import make_topology, topology_for
 
 LONG_S = 120.0

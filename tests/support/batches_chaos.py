@@ -16,17 +16,17 @@ from actors.batch.instances import Instances
 from actors.batch.items import BatchItems
 from actors.batch.rules.record import Instance, files_at
 from actors.batch.tasks import Tasks
-from streams.backlog import consumers_pending
-from streams.batch_messages import Counts, last_outcomes
-from streams.bucket import Bucket
+from streams.buckets.bucket import Bucket
+from streams.buckets.files import Files
 from streams.clock import SYSTEM, monotonic_s
-from streams.connection import Connection, connect
-from streams.files import Files
-from streams.publisher import Publisher
-from streams.server import EmbeddedServer, embedded_server
-from streams.specs import wanted
+from streams.embedded.server import EmbeddedServer, embedded_server
+from streams.link.connection import Connection, connect
+from streams.messages.batch import Counts, last_outcomes
+from streams.publish.publisher import Publisher
+from streams.pull.backlog import consumers_pending
 from streams.subjects import Namespace
-from streams.topology import apply
+from streams.topology.specs import wanted
+from streams.topology.topology import apply
 from tests.support.batches import batch_of
 from tests.support.batches_chaos_app import ONCE, SPREAD, STREAMED, end_of
 from tests.support.chaos import Form, eventually

@@ -2,10 +2,10 @@
 
 from typing import TypeVar
 
-from streams.bucket import Bucket
-from streams.connection import Connection
-from streams.publisher import Publisher
-from streams.specs import BucketSpec
+from streams.buckets.bucket import Bucket
+from streams.link.connection import Connection
+from streams.publish.publisher import Publisher
+from streams.topology.specs import BucketSpec
 from tests.support.server import copies
 
 T = TypeVar("T")

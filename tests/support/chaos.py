@@ -16,16 +16,16 @@ from actors.fetch.rules.ledger import Ledger, first_ledger
 from actors.fetch.sources import SourceKey, SourceRecord
 from platforms.mall.config import MallConfig
 from platforms.mall.server import Mall, open_mall
-from streams.backlog import consumers_pending
-from streams.bucket import Bucket
+from streams.buckets.bucket import Bucket
 from streams.clock import monotonic_s, now_ms
-from streams.connection import Connection, connect
+from streams.embedded.server import EmbeddedServer, embedded_server
 from streams.errors import StreamError
-from streams.publisher import Publisher
-from streams.server import EmbeddedServer, embedded_server
-from streams.specs import sink_consumer, wanted
+from streams.link.connection import Connection, connect
+from streams.publish.publisher import Publisher
+from streams.pull.backlog import consumers_pending
 from streams.subjects import Namespace
-from streams.topology import apply, ensure_consumer
+from streams.topology.specs import sink_consumer, wanted
+from streams.topology.topology import apply, ensure_consumer
 from tests.support.chaos_history import History, Judged, Rows, Verdict, judge, read_history, sqlite_rows
 from tests.support.chaos_nodes import ChaosNode
 

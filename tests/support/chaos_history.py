@@ -15,10 +15,10 @@ from penstock.admin.coverage import cover
 from penstock.demo.report import Comparison, OrderId, compare
 from penstock.demo.truth import read_changes, read_orders
 from platforms.mall.server import Mall
-from streams.bucket import Bucket
-from streams.connection import Connection
-from streams.fetch_messages import FetchEvent, SliceCompleted, SliceFailed, decode_event
-from streams.log import read_log
+from streams.buckets.bucket import Bucket
+from streams.link.connection import Connection
+from streams.messages.fetch import FetchEvent, SliceCompleted, SliceFailed, decode_event
+from streams.reads.log import read_log
 from tests.support.sqlite import sqlite_file
 
 

@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 from penstock.admin.records import Records
 from penstock.cli.root import app
 from penstock.node.session import Session
-from streams.connection import Connection
-from streams.publisher import Publisher
+from streams.link.connection import Connection
+from streams.publish.publisher import Publisher
 from tests.support.server import Reachable, make_topology, topology_for
 
 

@@ -15,14 +15,14 @@ from actors.jobs.topics import Topics
 from actors.runtime.shares import Shares
 from penstock.api.service.service import DeskService
 from penstock.node.job_doors import open_desk
-from streams.bucket import Bucket
+from streams.buckets.bucket import Bucket
 from streams.clock import now_ms
-from streams.connection import Connection
 from streams.errors import OutcomeUnknown, StreamError
-from streams.frames import Message
-from streams.job_messages import NewJob, body_of
-from streams.publisher import Publisher
-from streams.specs import Topology
+from streams.link.connection import Connection
+from streams.link.frames import Message
+from streams.messages.jobs import NewJob, body_of
+from streams.publish.publisher import Publisher
+from streams.topology.specs import Topology
 from tests.support.letters import letter_payloads
 from tests.support.moments import a_moment
 from tests.support.server import make_topology, topology_for

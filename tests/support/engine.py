@@ -33,12 +33,12 @@ from penstock.node.session import health_of
 from platforms.mall.config import MallConfig
 from platforms.mall.faults import FaultName, Faults
 from platforms.mall.server import Mall, wall_clock_ms
-from streams.bucket import Bucket
+from streams.buckets.bucket import Bucket
 from streams.clock import SYSTEM
-from streams.connection import Connection
-from streams.fetch_messages import FetchEvent, Order, decode_event, decode_orders
-from streams.log import read_log
-from streams.publisher import Publisher
+from streams.link.connection import Connection
+from streams.messages.fetch import FetchEvent, Order, decode_event, decode_orders
+from streams.publish.publisher import Publisher
+from streams.reads.log import read_log
 from streams.store_memory import StoreMemory
 from tests.support.server import make_topology, topology_for
 

@@ -11,11 +11,11 @@ from anyio.abc import TaskGroup, TaskStatus
 
 from actors.flow.governor import Governor
 from actors.runtime.rate_client import KindRates, LeasedRates
-from streams.bucket import Bucket
-from streams.connection import Connection, connect
-from streams.publisher import Publisher
-from streams.specs import Topology
-from streams.topology import apply
+from streams.buckets.bucket import Bucket
+from streams.link.connection import Connection, connect
+from streams.publish.publisher import Publisher
+from streams.topology.specs import Topology
+from streams.topology.topology import apply
 from tests.support.proxy import Proxy, proxy
 from tests.support.server import Reachable, topology_for
 

@@ -14,11 +14,11 @@ from anyio import fail_after
 
 from actors.flow.flows import FlowProgress
 from actors.flow.governor import LEASE
-from streams.bucket import Bucket
+from streams.buckets.bucket import Bucket
+from streams.buckets.lease import read_record
 from streams.clock import monotonic_s
-from streams.connection import Connection
-from streams.lease import read_record
-from streams.publisher import Publisher
+from streams.link.connection import Connection
+from streams.publish.publisher import Publisher
 from tests.support.command import Running, node
 from tests.support.flow_app import make
 from tests.support.server import Reachable

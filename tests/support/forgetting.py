@@ -9,7 +9,7 @@ the server is down: the same, and each time.
 
 from pathlib import Path
 
-from streams.server import EmbeddedServer
+from streams.embedded.server import EmbeddedServer
 
 _TOMBSTONE, _HAS_HEADERS = 1 << 62, 1 << 31
 _STATES = ("index.db", "sched.db", "thw.db")

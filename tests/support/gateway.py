@@ -40,12 +40,12 @@ from penstock.node.session import Session
 from penstock.node.source_doors import open_source_desk
 from penstock.rows.first_look import look_at_file
 from penstock.rows.sheet_stream import sheet_parts
-from streams.bucket import Bucket
+from streams.buckets.bucket import Bucket
+from streams.buckets.files import Files
 from streams.clock import SYSTEM, now_ms
-from streams.connection import Connection
-from streams.files import Files
-from streams.publisher import Publisher
-from streams.server_clock import ServerClock
+from streams.link.connection import Connection
+from streams.link.server_clock import ServerClock
+from streams.publish.publisher import Publisher
 from tests.support.server import Reachable, connected, make_topology, topology_for
 
 

@@ -16,10 +16,10 @@ from actors.jobs.rules.job_answers import Added
 from penstock.errors import NotAccepted, PenstockError, Stale, Unavailable
 from penstock.sdk.client import Client
 from penstock.sdk.client_adds import new_job
-from streams.connection import Connection
 from streams.errors import Disconnected, NoStream, Refused, StreamError
-from streams.job_messages import NewJob
-from streams.publisher import Publisher
+from streams.link.connection import Connection
+from streams.messages.jobs import NewJob
+from streams.publish.publisher import Publisher
 from tests.support.job_history import Told
 
 TTR_MS = 1_000

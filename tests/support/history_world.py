@@ -17,15 +17,15 @@ from aiohttp import ClientSession, ClientTimeout
 
 from penstock.sdk.client import Client
 from penstock.sdk.client import connect as connect_client
-from streams.bucket import Bucket
+from streams.buckets.bucket import Bucket
 from streams.clock import monotonic_s, now_ms
-from streams.connection import connect
-from streams.job_messages import FREE_TOKEN
-from streams.publisher import Publisher
-from streams.server import EmbeddedServer, embedded_server
-from streams.specs import wanted
+from streams.embedded.server import EmbeddedServer, embedded_server
+from streams.link.connection import connect
+from streams.messages.jobs import FREE_TOKEN
+from streams.publish.publisher import Publisher
 from streams.subjects import Namespace
-from streams.topology import apply
+from streams.topology.specs import wanted
+from streams.topology.topology import apply
 from tests.support.chaos import Form, eventually
 from tests.support.chaos_nodes import ChaosNode
 from tests.support.history_callers import CROWD, HANDLED, HELD, Caller, Crowd, History, runs_of

@@ -14,11 +14,11 @@ from actors.runtime.measures import Measures
 from actors.runtime.shares import Shares
 from actors.runtime.slot_client import NodeSlots
 from actors.zone.bindings import Bindings
-from streams.bucket import Bucket
-from streams.connection import Connection
+from streams.buckets.bucket import Bucket
 from streams.errors import OutcomeUnknown
-from streams.specs import Topology
-from streams.topology import apply
+from streams.link.connection import Connection
+from streams.topology.specs import Topology
+from streams.topology.topology import apply
 from tests.support.jobs import TOPIC, Jobs
 from tests.support.moments import a_moment
 from tests.support.server import topology_for

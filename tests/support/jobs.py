@@ -12,15 +12,15 @@ from actors.jobs.rules.job_rules import make_job
 from actors.jobs.rules.topic_settings import TopicSettings
 from actors.jobs.store import JobStore
 from streams.clock import now_ms
-from streams.connection import Connection
-from streams.delivery import Delivery
-from streams.job_messages import JobRecord, NewJob, OnSame, Priority, body_of
-from streams.nonces import fresh_nonce
-from streams.publisher import Publisher
-from streams.pull_once import PullOnce
-from streams.specs import Topology, job_consumer, wanted
+from streams.link.connection import Connection
+from streams.messages.jobs import JobRecord, NewJob, OnSame, Priority, body_of
+from streams.messages.nonces import fresh_nonce
+from streams.publish.publisher import Publisher
+from streams.pull.delivery import Delivery
+from streams.pull.once import PullOnce
 from streams.subjects import Namespace
-from streams.topology import ensure_consumer
+from streams.topology.specs import Topology, job_consumer, wanted
+from streams.topology.topology import ensure_consumer
 from tests.support.letters import letter_payloads
 from tests.support.server import copies, make_topology
 

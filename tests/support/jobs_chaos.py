@@ -23,17 +23,17 @@ from penstock.sdk.client import Client
 from penstock.sdk.client import connect as connect_client
 from penstock.sdk.client_adds import new_job
 from penstock.sdk.held_jobs import HeldJob
-from streams.bucket import Bucket
+from streams.buckets.bucket import Bucket
 from streams.clock import monotonic_s, now_ms
-from streams.connection import Connection, connect
+from streams.embedded.server import EmbeddedServer, embedded_server
 from streams.errors import StreamError
-from streams.job_messages import NewJob
-from streams.log import read_log
-from streams.publisher import Publisher
-from streams.server import EmbeddedServer, embedded_server
-from streams.specs import wanted
+from streams.link.connection import Connection, connect
+from streams.messages.jobs import NewJob
+from streams.publish.publisher import Publisher
+from streams.reads.log import read_log
 from streams.subjects import Namespace
-from streams.topology import apply
+from streams.topology.specs import wanted
+from streams.topology.topology import apply
 from tests.support.chaos import Form, eventually
 from tests.support.chaos_nodes import ChaosNode
 from tests.support.jobs_handlers import TOPIC as HANDLED

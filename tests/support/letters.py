@@ -1,8 +1,8 @@
 """The dead letters of an installation."""
 
-from streams.connection import Connection
-from streams.fetch_messages import DeadLetter, decode_dead_letter
-from streams.log import read_log
+from streams.link.connection import Connection
+from streams.messages.fetch import DeadLetter, decode_dead_letter
+from streams.reads.log import read_log
 
 
 async def letter_payloads(connection: Connection, *tokens: str) -> list[bytes]:

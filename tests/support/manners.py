@@ -19,12 +19,12 @@ from actors.fetch.stores.sqlite import SqliteStore
 from penstock.admin.coverage import Coverage, cover
 from platforms.mall.dialects.dialect import number_of
 from platforms.mall.server import Mall
-from streams.connection import Connection
-from streams.fetch_messages import SliceCompleted, decode_event
-from streams.log import read_log
-from streams.publisher import Publisher
-from streams.specs import sink_consumer
-from streams.topology import ensure_consumer
+from streams.link.connection import Connection
+from streams.messages.fetch import SliceCompleted, decode_event
+from streams.publish.publisher import Publisher
+from streams.reads.log import read_log
+from streams.topology.specs import sink_consumer
+from streams.topology.topology import ensure_consumer
 from tests.support.engine import Node, add_source, history_start_ms, ledger_when, put_setting
 from tests.support.moments import a_moment
 from tests.support.sinks import unsettled

@@ -15,7 +15,7 @@ _STANDING = ("delayed", "delayed-2", "ready", "ready-high", "ready-low", "reserv
 
 def end_without_condition() -> None:
     """A job is ended whatever has become of it."""
-    from streams import moves
+    from streams.jobs import moves
 
     sound = moves._outgoing
 
@@ -66,7 +66,7 @@ def adds_without_nonce() -> None:
     from msgspec.structs import replace
 
     from actors.jobs.adding import Adding
-    from streams.job_messages import NewJob
+    from streams.messages.jobs import NewJob
 
     sound = Adding.add
 
@@ -81,7 +81,7 @@ def settled_without_second_look() -> None:
     from msgspec.structs import replace
 
     from actors.jobs.stream import JobStream
-    from streams.moves import Move
+    from streams.jobs.moves import Move
 
     sound = JobStream.move_many
 

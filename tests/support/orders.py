@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from msgspec import Raw
 
-from streams.fetch_messages import ListedOrder, Order, OrderPage
+from streams.messages.fetch import ListedOrder, Order, OrderPage
 
 AT_MS = 1_700_000_000_000
 

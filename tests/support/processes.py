@@ -13,10 +13,10 @@ from pathlib import Path
 
 import anyio
 
-from streams.connection import connect
-from streams.credentials import Credentials
+from streams.embedded.server import find_binary
 from streams.errors import StreamError
-from streams.server import find_binary
+from streams.link.connection import connect
+from streams.link.credentials import Credentials
 from tests.support.proxy import Proxy, proxy
 
 NATS = Path(__file__).parents[2] / "nats"

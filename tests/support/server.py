@@ -15,12 +15,12 @@ from typing import Protocol, TypeVar
 import anyio
 
 from streams.clock import now_ms
-from streams.connection import Connection, connect
+from streams.embedded.server import EmbeddedServer, embedded_server
 from streams.errors import OutcomeUnknown, Refused, StreamError
-from streams.server import EmbeddedServer, embedded_server
-from streams.specs import ConsumerSpec, StreamSpec, Topology, wanted
+from streams.link.connection import Connection, connect
 from streams.subjects import Namespace
-from streams.topology import ensure_consumer, is_passing
+from streams.topology.specs import ConsumerSpec, StreamSpec, Topology, wanted
+from streams.topology.topology import ensure_consumer, is_passing
 from tests.support.moments import a_moment
 
 BUSY_S = 20.0

@@ -13,9 +13,9 @@ import anyio
 from actors.fetch.sink import Settings, run
 from actors.fetch.stores.sqlite import SqliteStore
 from actors.runtime.failpoints import reach
-from streams.connection import Connection, connect
-from streams.fetch_messages import Order
-from streams.publisher import Publisher
+from streams.link.connection import Connection, connect
+from streams.messages.fetch import Order
+from streams.publish.publisher import Publisher
 from streams.subjects import Namespace
 
 

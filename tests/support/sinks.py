@@ -11,13 +11,13 @@ import anyio
 import msgspec
 
 from actors.fetch.stores.store import Store
-from streams.connection import Connection
-from streams.fetch_messages import DeadLetter, FetchEvent, Order, decode_dead_letter, decode_event, encode
-from streams.frames import Message
-from streams.message_ids import order_message_id
-from streams.publisher import Outgoing, Publisher
-from streams.specs import sink_consumer
-from streams.topology import ensure_consumer
+from streams.link.connection import Connection
+from streams.link.frames import Message
+from streams.messages.fetch import DeadLetter, FetchEvent, Order, decode_dead_letter, decode_event, encode
+from streams.messages.ids import order_message_id
+from streams.publish.publisher import Outgoing, Publisher
+from streams.topology.specs import sink_consumer
+from streams.topology.topology import ensure_consumer
 from tests.support.moments import a_moment
 from tests.support.server import add_stream
 

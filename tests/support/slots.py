@@ -15,9 +15,9 @@ from actors.flow.rules import slots
 from actors.flow.rules.slots import Slotting
 from actors.jobs.worker.job import Job
 from actors.runtime.rules import slots_held
-from streams.bucket import Bucket
-from streams.specs import Topology
-from streams.topology import apply
+from streams.buckets.bucket import Bucket
+from streams.topology.specs import Topology
+from streams.topology.topology import apply
 from tests.support.job_workers import Log
 from tests.support.jobs import Jobs
 from tests.support.server import topology_for

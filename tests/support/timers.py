@@ -9,18 +9,18 @@ import anyio
 from actors.jobs.delay_timer.timer import DelayTimer
 from actors.jobs.rules.due_times import partition_of
 from actors.runtime.membership import Members, NodeRecord
-from streams.bucket import Bucket
+from streams.buckets.bucket import Bucket
 from streams.clock import SYSTEM, now_ms
-from streams.connection import Connection, connect
-from streams.delayed_jobs import encode_notice
-from streams.job_messages import JobRecord, decode_job, encode_job
-from streams.log import read_log
-from streams.moves import Move, Mover
-from streams.publisher import Publisher
-from streams.server import EmbeddedServer
-from streams.server_clock import ServerClock
-from streams.specs import Topology
+from streams.embedded.server import EmbeddedServer
+from streams.jobs.delayed import encode_notice
+from streams.jobs.moves import Move, Mover
+from streams.link.connection import Connection, connect
+from streams.link.server_clock import ServerClock
+from streams.messages.jobs import JobRecord, decode_job, encode_job
+from streams.publish.publisher import Publisher
+from streams.reads.log import read_log
 from streams.subjects import token_of
+from streams.topology.specs import Topology
 from tests.support.moments import a_moment
 from tests.support.server import make_topology, topology_for
 

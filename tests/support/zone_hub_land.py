@@ -12,9 +12,9 @@ import anyio
 
 from actors.zone.hub_life import read_zone
 from actors.zone.offsets import decode_offset
-from streams.bucket import Bucket
+from streams.buckets.bucket import Bucket
 from streams.errors import Disconnected
-from streams.publisher import Publisher
+from streams.publish.publisher import Publisher
 from tests.support.command import Ended, Running, penstock
 from tests.support.sqlite import sqlite_file
 from tests.support.zone_land import Land

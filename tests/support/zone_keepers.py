@@ -14,12 +14,12 @@ from actors.zone.rules.hub import EPOCHS
 from actors.zone.rules.offsets import OffsetRecord, claimed, freed, saved
 from actors.zone.rules.routing import ShardMap, made, next_map
 from actors.zone.takeover import Takeover
-from streams.bucket import Bucket
+from streams.buckets.bucket import Bucket
 from streams.clock import SYSTEM, now_ms
-from streams.connection import Connection
-from streams.publisher import Publisher
-from streams.specs import BucketSpec, Topology, hub
-from streams.topology import apply
+from streams.link.connection import Connection
+from streams.publish.publisher import Publisher
+from streams.topology.specs import BucketSpec, Topology, hub
+from streams.topology.topology import apply
 from tests.support.zones import HUB, Zones, at, zones
 
 LEASE_MS = 2_000

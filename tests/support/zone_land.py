@@ -14,9 +14,9 @@ from anyio import fail_after
 from actors.zone.offsets import Offsets, Stored
 from penstock.sdk.calls import ServiceClient
 from penstock.sdk.client_zones import ZoneCalls
-from streams.bucket import Bucket
-from streams.connection import Connection
-from streams.publisher import Publisher
+from streams.buckets.bucket import Bucket
+from streams.link.connection import Connection
+from streams.publish.publisher import Publisher
 from tests.support.command import Running, node
 from tests.support.server import make_topology, topology_for
 from tests.support.sqlite import sqlite_file

@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 import anyio
 
-from streams.connection import Connection, connect
-from streams.credentials import Credentials
 from streams.errors import Refused, StreamError
+from streams.link.connection import Connection, connect
+from streams.link.credentials import Credentials
 from streams.subjects import Namespace
 from tests.support.processes import NATS, ServerProcess, free_ports, quoted, wait_until_ready
 from tests.support.proxy import Proxy, proxy

@@ -37,8 +37,8 @@ from actors.runtime.rules.slot_keys import Slots
 from actors.runtime.shares import SharedRates
 from actors.runtime.slot_client import NodeSlots
 from actors.runtime.tracing import traces
-from streams.batch_messages import Chunk, ChunkResult, Outcome, Pointer
 from streams.errors import TooLarge
+from streams.messages.batch import Chunk, ChunkResult, Outcome, Pointer
 
 log = logging.getLogger(__name__)
 

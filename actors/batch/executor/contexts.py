@@ -14,7 +14,8 @@ from actors.batch.items import BatchItems
 from actors.batch.rules.record import Instance, Seal, files_at, is_step_over, made_so_far
 from actors.runtime.rules.depth import DEEPEST, is_too_deep
 from actors.runtime.rules.texts import printable
-from streams.batch_messages import (
+from streams.buckets.files import Files
+from streams.messages.batch import (
     CHUNK_BYTES,
     LOST,
     NOTHING,
@@ -26,7 +27,6 @@ from streams.batch_messages import (
     last_outcomes,
     lost_parts,
 )
-from streams.files import Files
 
 BUFFERED = 8
 """Chunks that are collected before they are stored: one wait for eight messages."""

@@ -37,15 +37,15 @@ from actors.runtime.bounds import Anywhere, WorkBounds
 from actors.runtime.logs import fields
 from actors.runtime.rules.slot_keys import key_reader
 from actors.runtime.unmade import Unmade
-from streams.batch_messages import Pointer, decode_pointer
 from streams.clock import monotonic_s, until_turn_s
-from streams.connection import Connection
-from streams.delivery import Delivery
 from streams.errors import MalformedMessage, StreamError
-from streams.log import subjects_of
-from streams.puller import Puller
-from streams.specs import ConsumerSpec, batch_consumers
-from streams.topology import ensure_consumer
+from streams.link.connection import Connection
+from streams.messages.batch import Pointer, decode_pointer
+from streams.pull.delivery import Delivery
+from streams.pull.puller import Puller
+from streams.reads.log import subjects_of
+from streams.topology.specs import ConsumerSpec, batch_consumers
+from streams.topology.topology import ensure_consumer
 
 log = logging.getLogger(__name__)
 

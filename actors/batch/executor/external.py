@@ -31,9 +31,9 @@ from actors.batch.tasks import TaskRecord
 from actors.runtime.actor import FATAL
 from actors.runtime.secrets import BadReference
 from actors.runtime.tracing import traces
-from streams.batch_messages import NOTHING
-from streams.connection import Connection
 from streams.errors import StreamError
+from streams.link.connection import Connection
+from streams.messages.batch import NOTHING
 
 MOST_BYTES = 16 * 1024 * 1024
 MOST_REASON = 300

@@ -6,7 +6,7 @@ from typing import Any
 
 from actors.batch.executor.contexts import ItemContext, ReduceContext, SplitContext
 from actors.batch.tasks import TaskRecord
-from streams.batch_messages import FieldSeen
+from streams.messages.batch import FieldSeen
 
 
 class NextRound(Exception):

@@ -12,7 +12,7 @@ import anyio
 from msgspec import Raw
 
 from actors.runtime.rules.slots_held import SlotCall, SlotCut
-from streams.batch_messages import Outcome
+from streams.messages.batch import Outcome
 
 CHUNK_S = 0.2
 FEWEST_S = 1.0

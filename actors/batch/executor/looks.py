@@ -14,9 +14,9 @@ from anyio.abc import TaskStatus
 from actors.batch.executor.handler import TaskHandler
 from actors.batch.executor.rounds import unread
 from actors.batch.rules.row_looks import look_at
-from streams.batch_messages import LookAtRows
-from streams.connection import Connection
-from streams.frames import Message
+from streams.link.connection import Connection
+from streams.link.frames import Message
+from streams.messages.batch import LookAtRows
 from streams.micro import Endpoint, RequestRefused, Service
 
 MOST = 16

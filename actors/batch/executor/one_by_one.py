@@ -30,7 +30,7 @@ from actors.batch.executor.retry import retried
 from actors.batch.executor.rounds import Round, run_admitted
 from actors.batch.items import BatchItems
 from actors.batch.rules.rounds import UNKNOWN
-from streams.batch_messages import Outcome, Pointer
+from streams.messages.batch import Outcome, Pointer
 
 MOST_DEATHS = 3
 

@@ -15,8 +15,8 @@ from actors.batch.executor.contexts import ItemContext, NotJson, as_json, text_o
 from actors.batch.executor.handler import NextRound, Reject, Skip, TaskHandler
 from actors.batch.executor.lanes import Admitted, Gate, Item
 from actors.batch.rules.rounds import UNKNOWN
-from streams.batch_messages import NOTHING, Outcome, Status
 from streams.clock import monotonic_s
+from streams.messages.batch import NOTHING, Outcome, Status
 
 FEW = 8
 LATE = "took longer than allowed"

@@ -27,11 +27,11 @@ from actors.runtime.actor import FATAL
 from actors.runtime.failpoints import reach
 from actors.runtime.logs import fields
 from actors.runtime.tracing import traces
-from streams.bucket import Bucket
+from streams.buckets.bucket import Bucket
+from streams.buckets.files import Files
 from streams.clock import Clock
 from streams.errors import Disconnected, NoStream, OutcomeUnknown, Refused, RevisionConflict, StoreFull, StreamError
-from streams.files import Files
-from streams.topology import is_passing
+from streams.topology.topology import is_passing
 
 log = logging.getLogger(__name__)
 

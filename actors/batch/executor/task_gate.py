@@ -21,8 +21,8 @@ from actors.runtime.keyed import KeyedCalls
 from actors.runtime.rules.slot_keys import Slots
 from actors.runtime.shares import LOOK_MS, SharedRates
 from actors.runtime.slot_client import NodeSlots
-from streams.batch_messages import Outcome
 from streams.clock import monotonic_s
+from streams.messages.batch import Outcome
 
 MOST_STUCK = 16
 """Chunks of a task that wait for slots in one process."""

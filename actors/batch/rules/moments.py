@@ -13,7 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from actors.batch.rules.record import Instance, Moment, MomentName, known_items
-from streams.batch_messages import BatchEvent
+from streams.messages.batch import BatchEvent
 
 CallState = Literal["waiting", "taken", "given_up"]
 MOST_SETTLED = 20

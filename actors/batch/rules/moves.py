@@ -25,7 +25,7 @@ from actors.batch.rules.record import (
     round_of_pass,
 )
 from streams.backoff import Backoff, next_delay_ms
-from streams.batch_messages import LOST, AfterState, Counts
+from streams.messages.batch import LOST, AfterState, Counts
 
 MOST_REASONS = 10
 MOST_STARTS = 30

@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from streams.batch_messages import AfterState, Counts
+from streams.messages.batch import AfterState, Counts
 
 State = Literal["pending", "splitting", "running", "reducing", "done", "failed", "cancelled"]
 

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from actors.batch.rules.record import ROUNDS, round_of_pass
 from actors.batch.rules.sheet_lines import row_of
-from streams.batch_messages import (
+from streams.messages.batch import (
     INFO_BYTES,
     NOTHING,
     Chunk,

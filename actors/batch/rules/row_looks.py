@@ -12,7 +12,7 @@ from msgspec import Raw, Struct
 from msgspec.structs import replace
 
 from actors.batch.rules.sheet_lines import FAULT, MOST_COLUMNS
-from streams.batch_messages import FaultyRow, FieldSeen, RowSeen, RowsSeen
+from streams.messages.batch import FaultyRow, FieldSeen, RowSeen, RowsSeen
 
 MOST_LOOKED_AT = 1_000
 """Rows that one request looks at."""

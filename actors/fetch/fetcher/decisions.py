@@ -20,7 +20,7 @@ from actors.fetch.rules.outages import answered, earliest_ms, may_take
 from actors.fetch.rules.settings import FetchSettings
 from actors.fetch.sources import SourceKey
 from actors.runtime.actor import Ack, Forget, GiveBack, Work
-from streams.fetch_messages import FetchEvent
+from streams.messages.fetch import FetchEvent
 
 STEP_MS = 1_000
 UNKNOWN_AGAIN_S = 1.0

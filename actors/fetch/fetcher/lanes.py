@@ -33,16 +33,16 @@ from actors.runtime.logs import fields
 from actors.runtime.rules.placement import serves
 from actors.runtime.tracing import traces
 from actors.runtime.unmade import Unmade
-from streams.backlog import consumers_pending
 from streams.clock import Clock
-from streams.connection import Connection
 from streams.errors import MalformedMessage, MalformedSubject, StreamError
-from streams.fetch_messages import decode_slice_offer
-from streams.publisher import Publisher
-from streams.puller import Delivery, Puller
-from streams.specs import ConsumerSpec, fetch_consumer
+from streams.link.connection import Connection
+from streams.messages.fetch import decode_slice_offer
+from streams.publish.publisher import Publisher
+from streams.pull.backlog import consumers_pending
+from streams.pull.puller import Delivery, Puller
 from streams.subjects import check_token
-from streams.topology import ensure_consumer
+from streams.topology.specs import ConsumerSpec, fetch_consumer
+from streams.topology.topology import ensure_consumer
 
 log = logging.getLogger(__name__)
 

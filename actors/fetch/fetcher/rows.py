@@ -14,7 +14,7 @@ from actors.runtime.secrets import without_secrets
 from platforms.adapter import DAY_MS, BadRow, Row
 from platforms.bounds import window_text
 from platforms.reading import ReadingResult
-from streams.fetch_messages import DeadLetter, dead_body
+from streams.messages.fetch import DeadLetter, dead_body
 from streams.subjects import token_of
 
 PAGE_BYTES = 256 * 1024

@@ -85,9 +85,9 @@ from streams.errors import (
     TooLarge,
     Unwritable,
 )
-from streams.fetch_messages import FetchEvent, ListedOrder, OrderPage, encode
-from streams.message_ids import dead_letter_message_id, order_page_message_id
-from streams.publisher import Outgoing, Publisher
+from streams.messages.fetch import FetchEvent, ListedOrder, OrderPage, encode
+from streams.messages.ids import dead_letter_message_id, order_page_message_id
+from streams.publish.publisher import Outgoing, Publisher
 from streams.subjects import Namespace
 
 log = logging.getLogger(__name__)

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple, TypeAlias
 
 from actors.fetch.stores.store import OrderRefused, Store, StoreUncertain
-from streams.fetch_messages import Order
+from streams.messages.fetch import Order
 
 Key: TypeAlias = tuple[str, str, str]
 

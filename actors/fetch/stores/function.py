@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Sequence
 import anyio
 
 from actors.fetch.stores.store import StoreDown, StoreError, StoreUncertain
-from streams.fetch_messages import Order
+from streams.messages.fetch import Order
 
 OrdersFunction = Callable[[Sequence[Order]], Awaitable[None]]
 LONGEST_S = 60.0

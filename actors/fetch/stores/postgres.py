@@ -20,7 +20,7 @@ from sqlalchemy.sql.dml import Insert
 from actors.fetch.stores.store import OrderRefused, StoreDown, StoreError
 from actors.fetch.stores.tables import KEY, NAMES, ORDER_CHANGES, ORDERS, by_kind, rows_of, tables
 from streams.clock import now_ms
-from streams.fetch_messages import Order
+from streams.messages.fetch import Order
 
 CONNECT_S = 10.0
 COMMAND_S = 60.0

@@ -29,7 +29,7 @@ from sqlalchemy.schema import CreateTable
 from actors.fetch.stores.store import OrderRefused, StoreDown
 from actors.fetch.stores.tables import KEY, NAMES, ORDER_CHANGES, ORDERS, Row, by_kind, rows_of, tables
 from streams.clock import now_ms
-from streams.fetch_messages import Order
+from streams.messages.fetch import Order
 
 BUSY_S = 5.0
 """How long to wait for another process's transaction. Those take milliseconds."""

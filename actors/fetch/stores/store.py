@@ -9,7 +9,7 @@ a state that was read before it and comes later changes nothing. That guard turn
 from collections.abc import Sequence
 from typing import Protocol
 
-from streams.fetch_messages import Order
+from streams.messages.fetch import Order
 
 
 class StoreError(Exception):

@@ -10,7 +10,7 @@ from typing import TypeAlias
 from sqlalchemy import BigInteger, Column, Identity, Integer, MetaData, Table, Text
 
 from actors.fetch.stores.store import OrderRefused
-from streams.fetch_messages import Order
+from streams.messages.fetch import Order
 
 METADATA = MetaData()
 

@@ -38,7 +38,7 @@ from typing import NamedTuple
 from actors.flow.rules.asked import Asked
 from actors.flow.rules.dealing import deal
 from actors.runtime.rules.second_cap import SecondCap, whole_above
-from streams.rate_messages import LIFE_S, MARGIN_S, SECOND_S, AskShares, KeyAsk, KeyDealt, SharesDealt
+from streams.messages.rates import LIFE_S, MARGIN_S, SECOND_S, AskShares, KeyAsk, KeyDealt, SharesDealt
 
 AGAIN_S = 1.0
 """How soon a node asks again. With one key that is two messages a second. If one is lost, the next request still comes

@@ -24,8 +24,8 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from actors.flow.rules.asked import Asked
-from streams.rate_messages import LIFE_S, MARGIN_S
-from streams.slot_messages import AskSlots, SlotAsk, SlotDealt, SlotsDealt, SlotsListed, SlotsSeen, SlotsTaken
+from streams.messages.rates import LIFE_S, MARGIN_S
+from streams.messages.slots import AskSlots, SlotAsk, SlotDealt, SlotsDealt, SlotsListed, SlotsSeen, SlotsTaken
 
 AGAIN_S = 0.5
 """How soon a node asks again: three times in the life of a slot."""

@@ -36,13 +36,13 @@ from actors.runtime.logs import fields
 from actors.runtime.membership import Members
 from actors.runtime.promptness import Promptness
 from actors.runtime.rules.placement import ranking
-from streams.bucket import Bucket
+from streams.buckets.bucket import Bucket
+from streams.buckets.entries import Entry
+from streams.buckets.lease import Lease, acquire, hold, read_record
 from streams.clock import monotonic_s, until_turn_s
-from streams.connection import Connection
-from streams.entries import Entry
 from streams.errors import ConnectionLost, Disconnected, StreamError
-from streams.frames import publish_frame, status_of
-from streams.lease import Lease, acquire, hold, read_record
+from streams.link.connection import Connection
+from streams.link.frames import publish_frame, status_of
 from streams.subjects import Namespace
 
 log = logging.getLogger(__name__)

@@ -13,10 +13,10 @@ from contextlib import suppress
 from functools import partial
 
 from actors.jobs.rules.due_times import Due
-from streams.connection import Connection
-from streams.delayed_jobs import encode_notice, read_notice
 from streams.errors import ConnectionLost, Disconnected, MalformedMessage, NoStream, OutcomeUnknown
-from streams.frames import publish_frame
+from streams.jobs.delayed import encode_notice, read_notice
+from streams.link.connection import Connection
+from streams.link.frames import publish_frame
 from streams.subjects import Namespace
 
 A_REPLY = 2_000

@@ -35,13 +35,13 @@ from actors.runtime.actor import FATAL
 from actors.runtime.failpoints import reach
 from actors.runtime.logs import fields
 from actors.runtime.membership import Members
-from streams.bucket import Bucket
+from streams.buckets.bucket import Bucket
 from streams.clock import monotonic_s
-from streams.connection import Connection, Subscription
-from streams.delayed_jobs import DelayedJobs, WaitingJob
 from streams.errors import Disconnected, StreamError, TooLarge
-from streams.firing import End, Firing, Shot
-from streams.server_clock import ServerClock
+from streams.jobs.delayed import DelayedJobs, WaitingJob
+from streams.jobs.firing import End, Firing, Shot
+from streams.link.connection import Connection, Subscription
+from streams.link.server_clock import ServerClock
 from streams.subjects import Namespace
 
 log = logging.getLogger(__name__)

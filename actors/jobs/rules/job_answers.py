@@ -10,7 +10,7 @@ from typing import Literal
 
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from streams.job_messages import Priority, State
+from streams.messages.jobs import Priority, State
 
 MOST_TOPICS = 1_000
 """In one page of topics, which is 250 kB then."""

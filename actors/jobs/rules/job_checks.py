@@ -5,7 +5,7 @@ from msgspec import Raw
 from actors.jobs.rules.job_rules import BadJob
 from actors.jobs.rules.topic_settings import DEFAULT
 from actors.runtime.rules.depth import DEEPEST, is_too_deep
-from streams.job_messages import LONGEST_ID
+from streams.messages.jobs import LONGEST_ID
 from streams.subjects import TOKEN
 
 

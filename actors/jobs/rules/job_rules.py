@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from actors.jobs.rules.topic_settings import DEFAULT, LANES, MOST_ATTEMPTS, TopicSettings
 from actors.runtime.rules.setting_values import shown
 from actors.runtime.rules.traceparents import is_traceparent
-from streams.job_messages import (
+from streams.messages.jobs import (
     LARGEST_BODY,
     LONGEST_DELAY_MS,
     LONGEST_ID,

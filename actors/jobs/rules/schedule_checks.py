@@ -12,7 +12,7 @@ from actors.jobs.rules.schedule_record import MOST_RUNS, Misfire, Overlap, Sched
 from actors.jobs.rules.schedule_targets import check_target
 from actors.jobs.rules.schedule_times import body_at, next_dues, occurrence
 from actors.jobs.rules.topic_settings import TopicSettings
-from streams.timetable import LATEST_MS, BadSchedule, check_tz
+from streams.jobs.timetable import LATEST_MS, BadSchedule, check_tz
 
 SHORTEST_EVERY_MS = 1_000
 LONGEST_EVERY_MS = 366 * 86_400_000

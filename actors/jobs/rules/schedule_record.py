@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from streams.errors import MalformedMessage
-from streams.job_messages import Outcome, Priority
+from streams.messages.jobs import Outcome, Priority
 from streams.subjects import TOKEN
 
 Misfire = Literal["skip", "once", "all"]

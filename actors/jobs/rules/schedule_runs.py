@@ -6,8 +6,8 @@ from msgspec.structs import replace
 
 from actors.jobs.rules.schedule_record import PastRun, Schedule, open_runs
 from actors.jobs.rules.schedule_times import next_due
-from streams.job_messages import JobDone
-from streams.timetable import LATEST_MS
+from streams.jobs.timetable import LATEST_MS
+from streams.messages.jobs import JobDone
 
 SOON_MS = 10_000
 END_LOOK_MS = (1_000, 60_000)

@@ -16,7 +16,7 @@ from msgspec import Raw, Struct
 from actors.jobs.rules.cron import BadRecurrence
 from actors.jobs.rules.schedule_record import Schedule
 from actors.runtime.rules.setting_values import BadSetting, span_ms
-from streams.batch_messages import NewBatch
+from streams.messages.batch import NewBatch
 from streams.subjects import TOKEN
 
 W = TypeVar("W", bound=Struct)

@@ -15,8 +15,8 @@ from actors.jobs.rules.cron import next_cron
 from actors.jobs.rules.schedule_record import Schedule, asked_of
 from actors.jobs.rules.schedule_targets import TOPIC as TARGETS
 from actors.jobs.rules.schedule_targets import has_target, target_of, with_time
-from streams.job_messages import NewJob
-from streams.timetable import LATEST_MS
+from streams.jobs.timetable import LATEST_MS
+from streams.messages.jobs import NewJob
 
 
 def next_due(record: Schedule, after_ms: int) -> int | None:

@@ -8,7 +8,7 @@ from msgspec.structs import asdict
 
 from actors.jobs.rules.schedule_record import MOST_RUNS, Kind, Misfire, Overlap, PastRun, Schedule
 from actors.jobs.rules.schedule_times import next_dues
-from streams.job_messages import Outcome, Priority
+from streams.messages.jobs import Outcome, Priority
 
 MOST_NEXT = 100
 """Due times in one view."""

@@ -22,8 +22,8 @@ from actors.runtime.rules.setting_values import (
 )
 from actors.runtime.rules.slot_keys import check_path, check_when_full
 from streams.backoff import Backoff, Growth
-from streams.job_messages import LONGEST_TTR_MS, READY_TOKENS, SHORTEST_TTR_MS, Priority
-from streams.slot_messages import MOST_SLOTS, WhenFull
+from streams.messages.jobs import LONGEST_TTR_MS, READY_TOKENS, SHORTEST_TTR_MS, Priority
+from streams.messages.slots import MOST_SLOTS, WhenFull
 
 DEFAULT = "default"
 """The level that holds for all topics. So no topic has this name."""

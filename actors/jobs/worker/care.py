@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from actors.jobs.rules.job_handling import Suspicion
-from streams.delivery import Delivery
+from streams.pull.delivery import Delivery
 
 SUSPECT_S = 10.0
 """How long after the last job of a vanished holder the others are handled with care."""

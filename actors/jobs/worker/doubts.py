@@ -21,8 +21,8 @@ import anyio
 from actors.jobs.deliveries import Whose
 from actors.runtime.logs import fields
 from streams.clock import monotonic_s
-from streams.delivery import Delivery
 from streams.errors import ConnectionLost, Disconnected, StreamError
+from streams.pull.delivery import Delivery
 
 log = logging.getLogger(__name__)
 

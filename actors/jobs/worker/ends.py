@@ -24,10 +24,10 @@ from actors.jobs.worker.settling import Tried
 from actors.jobs.worker.shared import Shared
 from actors.runtime.logs import fields
 from streams.clock import monotonic_s
-from streams.delivery import Delivery
 from streams.errors import ConnectionLost, Disconnected, MalformedMessage
-from streams.job_messages import JobRecord, decode_job
-from streams.puller import Puller
+from streams.messages.jobs import JobRecord, decode_job
+from streams.pull.delivery import Delivery
+from streams.pull.puller import Puller
 
 log = logging.getLogger(__name__)
 

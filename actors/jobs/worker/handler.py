@@ -8,7 +8,7 @@ from msgspec import Meta, Struct
 
 from actors.jobs.worker.job import Job, decoder_of, read_body
 from actors.runtime.rules.slot_keys import Slots
-from streams.job_messages import LONGEST_TTR_MS, MOST_JOBS, SHORTEST_TTR_MS, Priority
+from streams.messages.jobs import LONGEST_TTR_MS, MOST_JOBS, SHORTEST_TTR_MS, Priority
 from streams.subjects import TOKEN
 
 ALL_LANES: tuple[Priority, ...] = ("high", "normal", "low")

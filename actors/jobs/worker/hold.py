@@ -29,9 +29,9 @@ from anyio.abc import TaskStatus
 from actors.jobs.copies import LONGEST_S
 from actors.runtime.logs import fields
 from streams.clock import monotonic_s, until_turn_s
-from streams.connection import Connection
 from streams.errors import StreamError
-from streams.puller import Puller
+from streams.link.connection import Connection
+from streams.pull.puller import Puller
 
 log = logging.getLogger(__name__)
 

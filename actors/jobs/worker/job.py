@@ -13,8 +13,8 @@ import msgspec.inspect
 
 from actors.runtime.rules.setting_values import BadSetting, Duration, duration_text, span_ms
 from streams.clock import monotonic_s, now_ms
-from streams.delivery import Delivery
-from streams.job_messages import LONGEST_DELAY_MS, LONGEST_TTR_MS, SHORTEST_TTR_MS, JobRecord, Priority
+from streams.messages.jobs import LONGEST_DELAY_MS, LONGEST_TTR_MS, SHORTEST_TTR_MS, JobRecord, Priority
+from streams.pull.delivery import Delivery
 
 T = TypeVar("T")
 

@@ -11,10 +11,10 @@ from actors.jobs.rules.job_handling import lane_capacities
 from actors.jobs.rules.topic_settings import LANES, TopicSettings
 from actors.jobs.worker.handler import Handler
 from actors.jobs.worker.shared import Shared
-from streams.delivery import Delivery
-from streams.job_messages import Priority
-from streams.puller import Puller
-from streams.specs import ConsumerSpec, job_consumer
+from streams.messages.jobs import Priority
+from streams.pull.delivery import Delivery
+from streams.pull.puller import Puller
+from streams.topology.specs import ConsumerSpec, job_consumer
 
 MISSING_S = 2.0
 """How often a consumer that does not answer is looked after: somebody may have deleted it."""

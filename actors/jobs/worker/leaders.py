@@ -18,10 +18,10 @@ from contextlib import suppress
 
 from actors.jobs.worker.restarts import Restarts
 from streams.clock import monotonic_s
-from streams.connection import Connection
-from streams.delivery import consumer_of
 from streams.errors import Disconnected, StoreFull
-from streams.puller import Puller
+from streams.link.connection import Connection
+from streams.pull.delivery import consumer_of
+from streams.pull.puller import Puller
 
 
 class Leaders:

@@ -9,9 +9,9 @@ from actors.jobs.worker.ends import Ends
 from actors.jobs.worker.settling import Unfit
 from actors.jobs.worker.shared import Shared
 from streams.clock import monotonic_s
-from streams.delivery import Delivery
 from streams.errors import MalformedMessage
-from streams.job_messages import JobRecord, decode_job
+from streams.messages.jobs import JobRecord, decode_job
+from streams.pull.delivery import Delivery
 
 
 class Leaving:

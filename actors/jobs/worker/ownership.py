@@ -6,7 +6,7 @@ from actors.jobs.deliveries import Whose
 from actors.jobs.stream import NEAR_MS, is_doubtful, key_of
 from actors.jobs.worker.shared import Shared
 from streams.clock import monotonic_s
-from streams.delivery import Delivery
+from streams.pull.delivery import Delivery
 
 DELETED_S, MOST_DELETED = 120.0, 10_000
 """How long, and of how many jobs, a delivery may still be on its way after the job was deleted."""

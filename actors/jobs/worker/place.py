@@ -25,7 +25,7 @@ from actors.runtime.keyed import KeyedCalls
 from actors.runtime.rules.slots_held import SlotCut
 from actors.runtime.tracing import fail, traces
 from streams.clock import monotonic_s
-from streams.delivery import Delivery
+from streams.pull.delivery import Delivery
 
 Cut = Literal["overran", "lost", "slot_lost", "replaced"]
 """Why a call must end. `slot_lost`: the slot of its key was not renewed. `replaced`: a newcomer takes that slot."""

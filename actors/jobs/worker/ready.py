@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Iterator
 
 from actors.jobs.rules.job_rules import lane_order
 from actors.runtime.keyed import KeyedCalls
-from streams.delivery import Delivery
-from streams.job_messages import Priority
+from streams.messages.jobs import Priority
+from streams.pull.delivery import Delivery
 
 
 class ReadyJobs:

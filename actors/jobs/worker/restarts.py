@@ -18,10 +18,10 @@ import msgspec
 
 from actors.runtime.logs import fields
 from streams.clock import Clock, monotonic_s
-from streams.connection import Connection
-from streams.delivery import Delivery, Facts, ack_of, read_reply
 from streams.errors import ConnectionLost, Disconnected
-from streams.frames import Message, publish_frame
+from streams.link.connection import Connection
+from streams.link.frames import Message, publish_frame
+from streams.pull.delivery import Delivery, Facts, ack_of, read_reply
 
 log = logging.getLogger(__name__)
 

@@ -17,9 +17,9 @@ from actors.jobs.deliveries import FailedAttempt, PutOff
 from actors.jobs.store import JobStore
 from actors.runtime.actor import FATAL
 from actors.runtime.logs import fields
-from streams.delivery import Delivery
 from streams.errors import MalformedMessage, StreamError
-from streams.job_messages import JobRecord
+from streams.messages.jobs import JobRecord
+from streams.pull.delivery import Delivery
 
 log = logging.getLogger(__name__)
 

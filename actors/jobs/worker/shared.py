@@ -17,7 +17,7 @@ from actors.runtime.shares import SharedRates
 from actors.runtime.slot_client import NodeSlots
 from actors.runtime.unmade import Unmade
 from streams.clock import Clock
-from streams.connection import Connection
+from streams.link.connection import Connection
 
 TEND_S = 0.1
 """Between two looks at the topics that are not quiet."""

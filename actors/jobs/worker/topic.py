@@ -43,10 +43,10 @@ from actors.runtime.keyed import MOST_PARKED, KeyedCalls
 from actors.runtime.logs import fields
 from actors.runtime.rules.slot_keys import Slots, key_reader
 from streams.clock import monotonic_s
-from streams.delivery import Delivery
 from streams.errors import MalformedMessage
-from streams.job_messages import JobRecord, Priority, decode_job
-from streams.puller import Puller
+from streams.messages.jobs import JobRecord, Priority, decode_job
+from streams.pull.delivery import Delivery
+from streams.pull.puller import Puller
 
 log = logging.getLogger(__name__)
 

@@ -40,12 +40,12 @@ from actors.runtime.shares import SharedRates
 from actors.runtime.slot_client import NodeSlots
 from actors.runtime.unmade import Unmade
 from streams.clock import Clock, monotonic_s, until_turn_s
-from streams.connection import Connection
-from streams.delivery import Delivery
 from streams.errors import Disconnected
-from streams.frames import Message
-from streams.puller import Puller
-from streams.specs import job_consumer
+from streams.link.connection import Connection
+from streams.link.frames import Message
+from streams.pull.delivery import Delivery
+from streams.pull.puller import Puller
+from streams.topology.specs import job_consumer
 
 log = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ its memory: one small ring a key. A key that was idle for all of the span may be
 from collections.abc import Sequence
 
 from actors.runtime.rules.sweeps import Sweeps
-from streams.begun_messages import MOST_SECONDS
+from streams.messages.begun import MOST_SECONDS
 
 SPAN = MOST_SECONDS + 8
 """Seconds that are kept: some more than are asked for, since a question comes a moment later."""

@@ -14,7 +14,7 @@ import math
 from collections.abc import Callable, Iterator
 
 from actors.runtime.rules.second_cap import whole_above
-from streams.rate_messages import CLAIM_S, LIFE_S, MOST_KEYS, AskShares, KeyAsk, SharesDealt
+from streams.messages.rates import CLAIM_S, LIFE_S, MOST_KEYS, AskShares, KeyAsk, SharesDealt
 
 DEMAND_S = 2.0
 SHORT_S = 1.0

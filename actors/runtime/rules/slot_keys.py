@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from actors.runtime.rules.setting_values import BadSetting, nearest
 from actors.runtime.rules.texts import some_of
-from streams.slot_messages import MOST_SLOTS, WhenFull
+from streams.messages.slots import MOST_SLOTS, WhenFull
 
 WHEN_FULL: tuple[WhenFull, ...] = get_args(WhenFull)
 LONGEST_PATH = 200

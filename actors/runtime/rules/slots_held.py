@@ -14,8 +14,8 @@ import math
 from collections.abc import Callable, Iterator
 from typing import Literal, NamedTuple
 
-from streams.rate_messages import LIFE_S, MOST_KEYS
-from streams.slot_messages import AskSlots, SlotAsk, SlotsDealt, WhenFull
+from streams.messages.rates import LIFE_S, MOST_KEYS
+from streams.messages.slots import AskSlots, SlotAsk, SlotsDealt, WhenFull
 
 IDLE_S = 0.05
 """How long a node keeps a slot without a call. Only where calls wait for a slot: elsewhere it gives it up at once."""

@@ -19,9 +19,9 @@ from actors.batch.views import MOST_ROWS, Beat, ItemShown, View, Wanted
 from actors.runtime.rules.setting_values import Duration
 from penstock.api.forms.jobs import Delay, Most
 from penstock.api.forms.reading import RequestForm, picked
-from streams.batch_messages import AfterState, Counts, NewBatch
-from streams.job_messages import MOST_JOBS
-from streams.slot_messages import MOST_SLOTS, WhenFull
+from streams.messages.batch import AfterState, Counts, NewBatch
+from streams.messages.jobs import MOST_JOBS
+from streams.messages.slots import MOST_SLOTS, WhenFull
 
 Text = Annotated[str, Meta(max_length=255)]
 Number = Annotated[int, Meta(ge=0, le=1_000_000)]

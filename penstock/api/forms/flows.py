@@ -6,7 +6,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from actors.flow.desk import FlowView
 from penstock.api.forms.reading import RequestForm
-from streams.slot_messages import MOST_SLOTS, WhenFull
+from streams.messages.slots import MOST_SLOTS, WhenFull
 
 __all__ = ["FlowAsk", "FlowChanges", "FlowSetAsk", "FlowsShown", "RowAsk", "RowQuery"]
 

@@ -30,7 +30,7 @@ from actors.jobs.rules.topic_settings import MOST_ATTEMPTS
 from actors.runtime.rules.setting_values import BadSetting, Duration
 from actors.runtime.rules.spellings import decode_spelled
 from penstock.api.forms.reading import Malformed, RequestForm, check_text, explained, read_ask
-from streams.job_messages import (
+from streams.messages.jobs import (
     LONGEST_DELAY_MS,
     LONGEST_ID,
     LONGEST_REASON,
@@ -42,7 +42,7 @@ from streams.job_messages import (
     Priority,
     State,
 )
-from streams.slot_messages import MOST_SLOTS, WhenFull
+from streams.messages.slots import MOST_SLOTS, WhenFull
 from streams.subjects import TOKEN
 
 LONGEST_WAIT_MS = 30_000

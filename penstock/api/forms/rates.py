@@ -7,7 +7,7 @@ from msgspec import Meta
 from actors.flow.rates_desk import SECONDS
 from penstock.api.forms.pages import PageQuery
 from penstock.api.forms.reading import RequestForm
-from streams.begun_messages import MOST_SECONDS
+from streams.messages.begun import MOST_SECONDS
 
 __all__ = ["RateAsk", "RateChange", "RateQuery", "RateSetAsk", "RatesQuery"]
 

@@ -15,7 +15,7 @@ from actors.runtime.rules.pages import PAGE_BYTES, page_of
 from actors.runtime.rules.setting_values import Duration
 from penstock.api.forms.jobs import Attempts, Moment, Ttr
 from penstock.api.forms.reading import RequestForm, picked
-from streams.job_messages import Priority
+from streams.messages.jobs import Priority
 
 Span = Annotated[int, Meta(ge=0, description="milliseconds")]
 MostNext = Annotated[int, Meta(ge=0, le=MOST_NEXT)]

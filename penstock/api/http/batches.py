@@ -45,9 +45,9 @@ from penstock.api.http.jobs import audit
 from penstock.api.http.problems import RefusedRequest, refused, shown
 from penstock.api.http.uploads import Upload, content_disposition
 from penstock.api.replies import NUMBERS, refusal_of
-from streams.batch_messages import NewBatch
 from streams.errors import StreamError
-from streams.job_messages import MOST_JOBS
+from streams.messages.batch import NewBatch
+from streams.messages.jobs import MOST_JOBS
 
 _any = msgspec.json.Decoder().decode
 _retry = msgspec.json.Decoder(ToRetry).decode

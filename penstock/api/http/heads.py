@@ -15,7 +15,7 @@ from actors.runtime.rules.traceparents import HEADER
 from penstock.api.http.limits import LARGEST_BODY, LARGEST_UPLOAD
 from penstock.api.http.problems import refused
 from penstock.api.http.uploads import is_sheet, is_upload_path, name_of_header, too_large
-from streams.job_messages import LONGEST_NONCE
+from streams.messages.jobs import LONGEST_NONCE
 
 __all__ = ["Head", "check_head", "is_form", "is_json", "is_local"]
 

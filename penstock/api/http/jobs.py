@@ -29,7 +29,7 @@ from penstock.api.forms.reading import picked
 from penstock.api.http.calls import GatewayState, HttpAnswer, HttpCall, decoded, query_of
 from penstock.api.http.problems import RefusedRequest, refused
 from streams.errors import StreamError
-from streams.job_messages import LARGEST_BODY, MOST_JOBS, NewJob
+from streams.messages.jobs import LARGEST_BODY, MOST_JOBS, NewJob
 
 log = logging.getLogger(__name__)
 

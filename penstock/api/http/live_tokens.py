@@ -13,8 +13,8 @@ from anyio.abc import TaskStatus
 from actors.runtime.live import Live
 from penstock.api.http.callers import Caller, caller_of
 from penstock.api.http.tokens import TokenRecord, decode_token, token_id
-from streams.bucket import Bucket
-from streams.entries import Entry
+from streams.buckets.bucket import Bucket
+from streams.buckets.entries import Entry
 
 __all__ = ["LiveTokens"]
 

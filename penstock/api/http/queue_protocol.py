@@ -30,7 +30,7 @@ from penstock.api.http.calls import GatewayState, HttpAnswer, HttpCall, decoded
 from penstock.api.http.jobs import audit, check_body, hand_out, item_of, problem_of
 from penstock.api.http.problems import RefusedRequest
 from penstock.api.http.replies import Reply, words
-from streams.job_messages import LONGEST_DELAY_MS, LONGEST_TTR_MS, SHORTEST_TTR_MS, NewJob
+from streams.messages.jobs import LONGEST_DELAY_MS, LONGEST_TTR_MS, SHORTEST_TTR_MS, NewJob
 
 Seconds = Annotated[float, Meta(ge=0, le=LONGEST_DELAY_MS / 1000)]
 TtrSeconds = Annotated[float, Meta(ge=SHORTEST_TTR_MS / 1000, le=LONGEST_TTR_MS / 1000)]

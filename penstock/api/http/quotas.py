@@ -20,7 +20,7 @@ from penstock.api.http.callers import Caller
 from penstock.api.http.problems import RefusedRequest, refused
 from streams.clock import monotonic_s
 from streams.errors import StreamError
-from streams.job_messages import NewJob
+from streams.messages.jobs import NewJob
 
 if TYPE_CHECKING:
     from actors.jobs.desk import JobDesk

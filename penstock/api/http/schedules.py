@@ -23,7 +23,7 @@ from penstock.api.http.calls import GatewayState, HttpAnswer, HttpCall, decoded,
 from penstock.api.http.jobs import audit, check_body
 from penstock.api.http.problems import refused
 from penstock.api.replies import NUMBERS
-from streams.job_messages import NewJob
+from streams.messages.jobs import NewJob
 from streams.subjects import TOKEN
 
 A = TypeVar("A", bound=ScheduleLine | Triggered | ScheduleRemoved)

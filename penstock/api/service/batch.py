@@ -25,7 +25,7 @@ from penstock.api.forms.batch import (
     ViewList,
 )
 from penstock.api.service.calls import Question
-from streams.batch_messages import NewBatch, RowsSeen
+from streams.messages.batch import NewBatch, RowsSeen
 
 
 async def submit(desk: BatchDesk, new: NewBatch, _question: Question) -> View:

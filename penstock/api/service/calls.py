@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable
 from typing import Any, Literal, NamedTuple
 
-from streams.frames import Message
+from streams.link.frames import Message
 
 __all__ = ["MOST_WAITING", "DeskEndpoint", "Engine", "Question"]
 

@@ -42,7 +42,7 @@ from penstock.api.forms.reading import Malformed
 from penstock.api.replies import encode, refused
 from penstock.api.service.calls import Question
 from penstock.api.settling import SETTLES
-from streams.job_messages import AGE_HEADER, MEMORY_HEADER, MOST_JOBS, FirstTry, NewJob
+from streams.messages.jobs import AGE_HEADER, MEMORY_HEADER, MOST_JOBS, FirstTry, NewJob
 from streams.micro import RequestRefused
 
 ROOM_EACH = 400

@@ -21,8 +21,8 @@ from penstock.api.operations import OPERATIONS
 from penstock.api.replies import encode, guarded
 from penstock.api.service.calls import DeskEndpoint, Engine, Question
 from streams import micro
-from streams.connection import Connection
-from streams.frames import Message
+from streams.link.connection import Connection
+from streams.link.frames import Message
 
 __all__ = ["SERVICES", "DeskService"]
 

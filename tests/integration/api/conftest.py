@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 from aiohttp import ClientSession
 
-from streams.server import EmbeddedServer
+from streams.embedded.server import EmbeddedServer
 from tests.support.batch_node import BatchNode, batch_node
 from tests.support.gateway import SharedGateway, gateway_thread
 
@@ -14,7 +14,7 @@ from tests.support.gateway import SharedGateway, gateway_thread
 @pytest.fixture(autouse=True)
 def _lists_come_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a busy machine the jobs of one list may come to the desk a moment apart."""
-    monkeypatch.setattr("streams.pull_once.LINGER_S", 2.0)
+    monkeypatch.setattr("streams.pull.once.LINGER_S", 2.0)
 
 
 @pytest.fixture(scope="session")

@@ -9,8 +9,8 @@ import pytest
 from aiohttp import ClientSession
 
 from penstock.node.config import Config
-from streams.connection import Connection
-from streams.publisher import Publisher
+from streams.link.connection import Connection
+from streams.publish.publisher import Publisher
 from tests.integration.api.test_rest import add, call, reserve
 from tests.support.gateway import running_gateway
 from tests.support.processes import free_ports

@@ -25,9 +25,9 @@ from penstock.errors import NotAccepted
 from penstock.sdk.calls import ServiceClient
 from penstock.sdk.client_flows import FlowCalls
 from penstock.sdk.client_sources import SourceCalls
-from streams.bucket import Bucket
+from streams.buckets.bucket import Bucket
 from streams.clock import now_ms
-from streams.publisher import Publisher
+from streams.publish.publisher import Publisher
 from tests.support.answers import FOLDER, Recorder
 from tests.support.batch_node import UNSERVED, BatchNode
 from tests.support.engine import add_source

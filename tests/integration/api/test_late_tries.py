@@ -14,13 +14,13 @@ from actors.flow.flows import FlowRecord, Flows
 from penstock.sdk.calls import ServiceClient
 from penstock.sdk.client_flows import FlowCalls
 from penstock.sdk.client_rates import RateCalls
-from streams.bucket import Bucket
+from streams.buckets.bucket import Bucket
 from streams.calls import CALL_HEADER
 from streams.clock import now_ms
-from streams.connection import Connection
-from streams.frames import Message
+from streams.link.connection import Connection
+from streams.link.frames import Message
 from streams.micro import QUESTION_HEADER, WHO, Has
-from streams.publisher import Publisher
+from streams.publish.publisher import Publisher
 from tests.support.batch_node import UNSERVED, BatchNode
 from tests.support.engine import add_source
 from tests.support.moments import a_moment

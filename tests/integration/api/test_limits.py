@@ -13,8 +13,8 @@ from penstock.api.http.limits import LARGEST_BODY, LARGEST_HEAD, LONGEST_URL, MO
 from penstock.node import http_server as server
 from penstock.node.config import Config
 from penstock.node.http_server import HEADERS
-from streams.connection import Connection
-from streams.publisher import Publisher
+from streams.link.connection import Connection
+from streams.publish.publisher import Publisher
 from tests.support.gateway import SharedGateway, running_gateway
 from tests.support.moments import a_moment
 

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 import anyio
 from aiohttp import ClientSession, ClientTimeout
 
-from streams.connection import Connection, connect
-from streams.publisher import Publisher
+from streams.link.connection import Connection, connect
+from streams.publish.publisher import Publisher
 from tests.integration.api.test_rest import add
 from tests.support.gateway import running_gateway
 from tests.support.processes import ServerProcess, cluster, urls_of

@@ -10,8 +10,8 @@ from aiohttp import ClientSession
 
 from actors.jobs.rules.job_answers import TopicCounted
 from penstock.api.http import quotas
-from streams.connection import Connection
-from streams.publisher import Publisher
+from streams.link.connection import Connection
+from streams.publish.publisher import Publisher
 from tests.integration.api.test_tokens import call
 from tests.support.gateway import SharedGateway, running_gateway
 from tests.support.moments import a_moment

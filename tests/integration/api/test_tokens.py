@@ -20,8 +20,8 @@ from penstock.api.http.tokens import (
     rotate_token,
 )
 from streams.clock import now_ms
-from streams.connection import Connection
-from streams.publisher import Publisher
+from streams.link.connection import Connection
+from streams.publish.publisher import Publisher
 from tests.support.gateway import RunningGateway, SharedGateway, running_gateway
 from tests.support.moments import a_moment
 

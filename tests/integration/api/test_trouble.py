@@ -13,9 +13,9 @@ from aiohttp import ClientSession, ClientTimeout
 
 from penstock.api.http import connections, door
 from penstock.node.config import Config
-from streams.connection import Connection
-from streams.publisher import Publisher
-from streams.server import EmbeddedServer
+from streams.embedded.server import EmbeddedServer
+from streams.link.connection import Connection
+from streams.publish.publisher import Publisher
 from tests.integration.api.test_limits import CLOSE, GET, POST, connected_to, exchange
 from tests.integration.api.test_rest import add, call, reserve, settle
 from tests.support.command import node

@@ -6,8 +6,8 @@ import pytest
 
 from penstock.sdk.calls import ServiceClient
 from penstock.sdk.client_batches import Batches
-from streams.connection import Connection
-from streams.server import EmbeddedServer
+from streams.embedded.server import EmbeddedServer
+from streams.link.connection import Connection
 from tests.support.batch_node import BatchNode, batch_node
 
 

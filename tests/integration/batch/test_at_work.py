@@ -17,11 +17,11 @@ from actors.batch.executor.one_by_one import run_marked
 from actors.batch.executor.rounds import Round
 from actors.batch.items import BatchItems
 from penstock.sdk.batches import task_handlers
-from streams.batch_messages import Counts, Outcome, Pointer
-from streams.connection import Connection
 from streams.errors import RevisionConflict
-from streams.publisher import Publisher
-from streams.specs import wanted
+from streams.link.connection import Connection
+from streams.messages.batch import Counts, Outcome, Pointer
+from streams.publish.publisher import Publisher
+from streams.topology.specs import wanted
 from tests.support.batches import LONG_S, plant
 from tests.support.server import make_topology
 

@@ -14,8 +14,8 @@ import pytest
 
 import penstock
 from actors.batch.views import View
-from streams.batch_messages import Counts
-from streams.connection import Connection
+from streams.link.connection import Connection
+from streams.messages.batch import Counts
 from tests.support.batches import LONG_S, Plant, plant_in_its_own_task
 
 QUICK: dict[str, Any] = {"attempts": 2, "retry_base_s": 0.01, "retry_cap_s": 0.02, "chunk_items": 3}

@@ -13,11 +13,11 @@ from msgspec.structs import replace
 
 from penstock.admin.records import Records
 from penstock.node.session import Session
-from streams.connection import Connection
 from streams.errors import Refused
-from streams.publisher import Publisher
-from streams.specs import batch_consumers
-from streams.topology import ensure_consumer
+from streams.link.connection import Connection
+from streams.publish.publisher import Publisher
+from streams.topology.specs import batch_consumers
+from streams.topology.topology import ensure_consumer
 from tests.support.batch_node import UNSERVED, BatchNode
 from tests.support.batches import LONG_S
 from tests.support.cli import CommandLine

@@ -12,9 +12,9 @@ from penstock.errors import NotAccepted, Timeout, UsageError
 from penstock.rows.sheets.parsing import parse_sheet
 from penstock.rows.sheets.rows import Row
 from penstock.sdk.client_batches import Batches
-from streams.connection import Connection
-from streams.files import Files
-from streams.publisher import Publisher
+from streams.buckets.files import Files
+from streams.link.connection import Connection
+from streams.publish.publisher import Publisher
 from tests.support.batch_node import UNSERVED
 from tests.support.moments import a_moment
 

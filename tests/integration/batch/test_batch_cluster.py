@@ -8,9 +8,9 @@ import anyio.lowlevel
 import pytest
 
 import penstock
-from streams.connection import connect
 from streams.errors import StreamError
-from streams.specs import batch_consumers
+from streams.link.connection import connect
+from streams.topology.specs import batch_consumers
 from tests.support.batches import plant
 from tests.support.moments import a_moment
 from tests.support.processes import cluster, urls_of

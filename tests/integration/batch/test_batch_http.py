@@ -13,8 +13,8 @@ from aiohttp import ClientSession, FormData
 
 from penstock.api.http.uploads import SHEETS
 from penstock.sdk.client_batches import Batches
-from streams.connection import Connection
-from streams.files import files_stream
+from streams.buckets.files import files_stream
+from streams.link.connection import Connection
 from tests.support.batch_app import ODD_NAME
 from tests.support.batch_node import UNSERVED, BatchNode
 from tests.support.moments import a_moment

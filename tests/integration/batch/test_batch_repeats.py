@@ -10,7 +10,7 @@ import pytest
 from actors.batch.views import View
 from penstock.errors import NotAccepted
 from penstock.sdk.client_batches import Batches
-from streams.connection import Connection
+from streams.link.connection import Connection
 
 OVER_S = 60
 

@@ -10,10 +10,10 @@ import pytest
 from penstock.admin.dead_letters import Resubmit, plan
 from penstock.api.service.service import SERVICES
 from penstock.sdk.client_batches import Batches
-from streams.connection import Connection
-from streams.fetch_messages import decode_dead_letter
-from streams.log import read_log
-from streams.publisher import Publisher
+from streams.link.connection import Connection
+from streams.messages.fetch import decode_dead_letter
+from streams.publish.publisher import Publisher
+from streams.reads.log import read_log
 from tests.support.batch_node import BatchNode
 from tests.support.moments import a_moment
 from tests.support.natscli import NatsCli

@@ -10,13 +10,13 @@ from msgspec import Raw
 from actors.batch.executor.contexts import ReduceContext
 from actors.batch.items import BatchItems
 from actors.batch.rules.record import Instance, Seal
-from streams import direct_get
-from streams.batch_messages import Chunk, ChunkResult
-from streams.connection import Connection
-from streams.files import Files
-from streams.frames import Message
-from streams.log import extent_of
-from streams.publisher import Publisher
+from streams.buckets.files import Files
+from streams.link.connection import Connection
+from streams.link.frames import Message
+from streams.messages.batch import Chunk, ChunkResult
+from streams.publish.publisher import Publisher
+from streams.reads import direct_get
+from streams.reads.log import extent_of
 from tests.support.batches import LONG_S
 from tests.support.server import make_topology, topology_for
 

@@ -22,9 +22,9 @@ from actors.batch.rules.refusals import BatchRefused
 from actors.jobs.dead_letters import job_of
 from penstock.errors import UsageError
 from streams.backoff import Backoff
-from streams.batch_messages import BatchEvent
-from streams.connection import Connection
-from streams.log import read_log
+from streams.link.connection import Connection
+from streams.messages.batch import BatchEvent
+from streams.reads.log import read_log
 from tests.support.batches import LONG_S, Plant, plant
 from tests.support.callbacks import SECRET, VARIABLE, Receiver, receiver
 from tests.support.letters import dead_letters

@@ -9,11 +9,11 @@ import pytest
 
 from penstock.sdk.calls import ServiceClient
 from penstock.sdk.client_batches import Batches
-from streams.batch_messages import BatchEvent
-from streams.connection import Connection
-from streams.log import read_log
-from streams.server import EmbeddedServer
-from streams.specs import wanted
+from streams.embedded.server import EmbeddedServer
+from streams.link.connection import Connection
+from streams.messages.batch import BatchEvent
+from streams.reads.log import read_log
+from streams.topology.specs import wanted
 from tests.support.callbacks import SECRET, VARIABLE, receiver
 from tests.support.command import node
 from tests.support.server import make_topology

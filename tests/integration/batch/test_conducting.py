@@ -21,14 +21,14 @@ from actors.batch.rules.record import Instance, Seal, beat_key
 from actors.batch.tasks import TaskLimits, TaskRecord
 from actors.runtime.membership import Members, NodeRecord
 from actors.runtime.rules.placement import owner
-from streams.backlog import consumers_pending
-from streams.batch_messages import Chunk, ChunkResult, Counts, Pointer, decode_pointer, encode_message
-from streams.bucket import Bucket
+from streams.buckets.bucket import Bucket
 from streams.clock import SYSTEM
-from streams.connection import Connection
-from streams.log import purge_subject, read_log
-from streams.publisher import Publisher
-from streams.specs import batch_consumers, wanted
+from streams.link.connection import Connection
+from streams.messages.batch import Chunk, ChunkResult, Counts, Pointer, decode_pointer, encode_message
+from streams.publish.publisher import Publisher
+from streams.pull.backlog import consumers_pending
+from streams.reads.log import purge_subject, read_log
+from streams.topology.specs import batch_consumers, wanted
 from tests.support.batches import LONG_S, plant
 from tests.support.moments import a_moment
 from tests.support.server import make_topology

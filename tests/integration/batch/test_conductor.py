@@ -25,13 +25,13 @@ from penstock.errors import UsageError
 from penstock.node.batch_archive import BatchArchive, archive_folder
 from penstock.node.config import Config
 from penstock.rows.sheets.parsing import parse_sheet
-from streams.batch_messages import Chunk, Counts
+from streams.buckets.entries import Change
+from streams.buckets.files import Files, files_stream
 from streams.clock import now_ms
-from streams.connection import Connection
-from streams.entries import Change
-from streams.files import Files, files_stream
-from streams.log import last_entry, purge_subject
-from streams.publisher import Publisher
+from streams.link.connection import Connection
+from streams.messages.batch import Chunk, Counts
+from streams.publish.publisher import Publisher
+from streams.reads.log import last_entry, purge_subject
 from streams.subjects import kv_stream
 from tests.support.batches import LONG_S, Plant, batch_of, plant
 from tests.support.moments import a_moment
@@ -75,7 +75,7 @@ async def test_what_has_been_kept_long_enough_is_removed_with_its_items_and_file
 ) -> None:
     """And so is what tells that they are gone."""
     monkeypatch.setattr("actors.batch.instances.GONE_S", 1)
-    monkeypatch.setattr("streams.files.GONE_S", 1)
+    monkeypatch.setattr("streams.buckets.files.GONE_S", 1)
     items, files = BatchItems(connection, publisher), Files(connection, publisher, connection.namespace.bucket("FILES"))
 
     async def data() -> AsyncIterator[bytes]:

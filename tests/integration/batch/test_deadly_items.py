@@ -12,10 +12,10 @@ from actors.batch.executor.one_by_one import run_suspected
 from actors.batch.executor.rounds import Round
 from actors.batch.items import BatchItems
 from penstock.sdk.batches import task_handlers
-from streams.batch_messages import Outcome, Pointer
-from streams.connection import Connection
-from streams.publisher import Publisher
-from streams.specs import wanted
+from streams.link.connection import Connection
+from streams.messages.batch import Outcome, Pointer
+from streams.publish.publisher import Publisher
+from streams.topology.specs import wanted
 from tests.support.batches import OpenGate
 from tests.support.server import make_topology
 

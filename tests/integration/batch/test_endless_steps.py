@@ -12,8 +12,8 @@ import pytest
 
 import penstock
 from actors.batch.executor import steps
-from streams.connection import Connection
-from streams.log import count_of
+from streams.link.connection import Connection
+from streams.reads.log import count_of
 from tests.support.batches import LONG_S, plant
 
 

@@ -19,9 +19,9 @@ from actors.batch.rules import rounds
 from actors.batch.rules.record import Instance
 from actors.batch.rules.refusals import BatchRefused
 from actors.batch.tasks import UnknownTask
-from streams.batch_messages import ChunkResult, Counts
-from streams.connection import Connection
 from streams.errors import OutcomeUnknown, RevisionConflict
+from streams.link.connection import Connection
+from streams.messages.batch import ChunkResult, Counts
 from tests.support.batches import LONG_S, Plant, plant, plant_in_its_own_task
 from tests.support.moments import a_moment
 

@@ -17,9 +17,9 @@ from aiohttp import web
 import penstock
 from actors.batch.views import View
 from penstock.sdk.batches import task_handlers
-from streams.batch_messages import Counts
-from streams.connection import Connection
-from streams.frames import Message
+from streams.link.connection import Connection
+from streams.link.frames import Message
+from streams.messages.batch import Counts
 from tests.support.batches import LONG_S, Plant, plant
 from tests.support.callbacks import SECRET, is_signed
 

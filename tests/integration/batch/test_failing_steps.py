@@ -10,8 +10,8 @@ import pytest
 
 import penstock
 from penstock.rows.sheets.limits import ReaderEnded
+from streams.buckets.files import DamagedFile
 from streams.clock import monotonic_s
-from streams.connection import Connection
 from streams.errors import (
     Disconnected,
     NoStream,
@@ -22,7 +22,7 @@ from streams.errors import (
     StreamError,
     TooLarge,
 )
-from streams.files import DamagedFile
+from streams.link.connection import Connection
 from tests.support.batches import LONG_S, plant
 from tests.support.moments import a_moment
 

@@ -11,10 +11,10 @@ from msgspec.structs import replace
 from actors.batch.instances import Instances
 from actors.batch.rules.record import Instance
 from actors.batch.tasks import TaskRecord, Tasks, UnknownTask, decode_task
-from streams.bucket import Bucket
-from streams.connection import Connection
-from streams.entries import Entry
-from streams.publisher import Publisher
+from streams.buckets.bucket import Bucket
+from streams.buckets.entries import Entry
+from streams.link.connection import Connection
+from streams.publish.publisher import Publisher
 from tests.support.buckets import bucket_of
 
 

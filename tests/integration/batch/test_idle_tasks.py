@@ -15,15 +15,15 @@ import penstock
 from actors.batch.rules.obstacles import BatchWhy
 from actors.batch.rules.record import Instance
 from penstock.sdk.batches import task_handlers
-from streams.backlog import consumer_states, consumers_pending
-from streams.batch_messages import Counts, Pointer, encode_message
-from streams.connection import Connection
 from streams.errors import Refused
-from streams.log import count_of
-from streams.publisher import Outgoing, Publisher
-from streams.specs import ConsumerSpec, batch_consumers, wanted
+from streams.link.connection import Connection
+from streams.messages.batch import Counts, Pointer, encode_message
+from streams.publish.publisher import Outgoing, Publisher
+from streams.pull.backlog import consumer_states, consumers_pending
+from streams.reads.log import count_of
 from streams.subjects import Namespace
-from streams.topology import ensure_consumer
+from streams.topology.specs import ConsumerSpec, batch_consumers, wanted
+from streams.topology.topology import ensure_consumer
 from tests.support.batches import LONG_S, Plant, plant
 from tests.support.moments import a_moment
 from tests.support.server import forbidding, make_topology

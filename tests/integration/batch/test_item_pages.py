@@ -10,11 +10,11 @@ from msgspec import Raw
 
 import penstock
 from actors.batch.rules.record import Instance, Seal
-from streams import direct_get, log
-from streams.batch_messages import Chunk, ChunkResult
-from streams.connection import Connection
-from streams.frames import Message
-from streams.log import extent_of
+from streams.link.connection import Connection
+from streams.link.frames import Message
+from streams.messages.batch import Chunk, ChunkResult
+from streams.reads import direct_get, log
+from streams.reads.log import extent_of
 from tests.support.batches import plant
 
 EACH, CHUNKS = 100, 20

@@ -12,8 +12,8 @@ import pytest
 import penstock
 from actors.batch.rules.refusals import BatchRefused
 from actors.batch.views import ItemShown
-from streams.batch_messages import Counts
-from streams.connection import Connection
+from streams.link.connection import Connection
+from streams.messages.batch import Counts
 from tests.support.batches import LONG_S, Plant, plant
 from tests.support.slots import make_slots_last
 

@@ -11,9 +11,9 @@ import pytest
 
 import penstock
 from actors.batch.instances import Instances
-from streams.batch_messages import Counts
-from streams.connection import Connection, connect
-from streams.server import EmbeddedServer
+from streams.embedded.server import EmbeddedServer
+from streams.link.connection import Connection, connect
+from streams.messages.batch import Counts
 from tests.support.batches import Plant, plant
 
 is_broken: list[bool] = []

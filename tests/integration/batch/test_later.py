@@ -15,7 +15,7 @@ from actors.batch.rules import record as record_rules
 from actors.batch.rules.record import Instance
 from actors.batch.rules.refusals import BatchRefused
 from streams.clock import now_ms
-from streams.connection import Connection
+from streams.link.connection import Connection
 from tests.support.batches import Plant, plant
 
 TASK = "one-after-another"

@@ -9,11 +9,11 @@ import penstock
 from actors.batch.rules.record import Instance
 from actors.batch.tasks import TaskLimits, TaskRecord, Tasks
 from penstock.sdk.batches import task_handlers
-from streams.bucket import Bucket
-from streams.connection import Connection, connect
-from streams.publisher import Publisher
-from streams.server import EmbeddedServer
-from streams.specs import wanted
+from streams.buckets.bucket import Bucket
+from streams.embedded.server import EmbeddedServer
+from streams.link.connection import Connection, connect
+from streams.publish.publisher import Publisher
+from streams.topology.specs import wanted
 from tests.support.batches import LONG_S, Plant, plant
 from tests.support.moments import a_moment
 from tests.support.server import make_topology

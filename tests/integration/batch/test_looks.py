@@ -9,9 +9,9 @@ from msgspec import Raw
 
 from actors.batch.tasks import TaskRecord
 from penstock.rows.first_look import first_look
-from streams.batch_messages import RowsSeen
-from streams.connection import Connection
-from streams.frames import Message
+from streams.link.connection import Connection
+from streams.link.frames import Message
+from streams.messages.batch import RowsSeen
 from tests.support.batches import batch_of, plant
 
 TASK = "looked-at"

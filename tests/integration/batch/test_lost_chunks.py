@@ -15,9 +15,9 @@ from actors.batch.rules.record import Instance, OpenChunk, Seal, faults
 from actors.batch.rules.refusals import BatchRefused
 from actors.batch.tasks import TaskRecord
 from penstock.rows.sheets.parsing import parse_sheet
-from streams.batch_messages import LOST, Chunk, ChunkResult, Counts, Outcome
-from streams.connection import Connection
-from streams.log import delete_entry, last_entry
+from streams.link.connection import Connection
+from streams.messages.batch import LOST, Chunk, ChunkResult, Counts, Outcome
+from streams.reads.log import delete_entry, last_entry
 from tests.support.batches import Plant, plant
 
 ITEMS, EACH = 8, 3

@@ -11,11 +11,11 @@ import pytest
 
 import penstock
 from actors.batch.executor import contexts
-from streams.backlog import consumers_pending
-from streams.batch_messages import ChunkResult, Counts, encode_message
-from streams.connection import Connection
-from streams.publisher import Publisher
-from streams.specs import batch_consumers
+from streams.link.connection import Connection
+from streams.messages.batch import ChunkResult, Counts, encode_message
+from streams.publish.publisher import Publisher
+from streams.pull.backlog import consumers_pending
+from streams.topology.specs import batch_consumers
 from tests.support.batches import plant
 from tests.support.moments import a_moment
 from tests.support.server import full

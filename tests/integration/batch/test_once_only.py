@@ -21,12 +21,12 @@ from actors.batch.rules.record import Instance, OpenChunk, Seal
 from actors.runtime.shares import Shares
 from actors.runtime.slot_client import NodeSlots
 from penstock.sdk.batches import task_handlers
-from streams.batch_messages import Chunk, Counts, Pointer
-from streams.connection import Connection, connect
+from streams.embedded.server import EmbeddedServer
 from streams.errors import RevisionConflict
-from streams.publisher import Publisher
-from streams.server import EmbeddedServer
-from streams.specs import wanted
+from streams.link.connection import Connection, connect
+from streams.messages.batch import Chunk, Counts, Pointer
+from streams.publish.publisher import Publisher
+from streams.topology.specs import wanted
 from tests.support.batches import OpenGate, Plant, plant
 from tests.support.proxy import proxy
 from tests.support.server import make_topology

@@ -11,10 +11,10 @@ import pytest
 import penstock
 from actors.batch.rules.refusals import BatchRefused
 from actors.batch.uploads import FRESH_MS, KEEP_MS
-from streams.connection import Connection
-from streams.files import CHUNK, Files, files_stream
-from streams.log import extent_of
-from streams.publisher import Publisher
+from streams.buckets.files import CHUNK, Files, files_stream
+from streams.link.connection import Connection
+from streams.publish.publisher import Publisher
+from streams.reads.log import extent_of
 from tests.support.batches import LONG_S, plant
 from tests.support.moments import a_moment
 

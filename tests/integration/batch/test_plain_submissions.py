@@ -10,9 +10,9 @@ import pytest
 import penstock
 from actors.batch.instances import UnknownInstance
 from penstock.node.batch_submitting import submitter
-from streams.connection import Connection
-from streams.log import read_log
-from streams.publisher import Publisher
+from streams.link.connection import Connection
+from streams.publish.publisher import Publisher
+from streams.reads.log import read_log
 from tests.support.batches import LONG_S, plant
 from tests.support.moments import a_moment
 from tests.support.server import make_topology, topology_for

@@ -11,10 +11,10 @@ import pytest
 import penstock
 from actors.batch.rules import moves
 from actors.batch.rules.record import files_at
+from streams.buckets.files import Files
 from streams.clock import now_ms
-from streams.connection import Connection
-from streams.files import Files
-from streams.publisher import Publisher
+from streams.link.connection import Connection
+from streams.publish.publisher import Publisher
 from tests.support.batches import LONG_S, Plant, plant
 
 

@@ -12,14 +12,14 @@ from msgspec.structs import replace
 import penstock
 from actors.batch.rules import moves
 from actors.batch.rules.record import beat_key
-from streams.backlog import consumers_pending
-from streams.batch_messages import Counts, Pointer, encode_message
-from streams.bucket import Bucket
-from streams.connection import Connection
+from streams.buckets.bucket import Bucket
 from streams.errors import OutcomeUnknown
-from streams.log import purge_subject
-from streams.publisher import Publisher
-from streams.specs import batch_consumers
+from streams.link.connection import Connection
+from streams.messages.batch import Counts, Pointer, encode_message
+from streams.publish.publisher import Publisher
+from streams.pull.backlog import consumers_pending
+from streams.reads.log import purge_subject
+from streams.topology.specs import batch_consumers
 from tests.support.batches import plant
 from tests.support.moments import a_moment
 

@@ -23,13 +23,13 @@ from actors.batch.rules.record import Instance, Seal
 from actors.batch.rules.refusals import BatchRefused
 from actors.batch.tasks import TaskRecord
 from actors.batch.views import upload_name
-from streams.batch_messages import Chunk
+from streams.buckets.files import Files
 from streams.clock import now_ms
-from streams.connection import Connection, connect
-from streams.files import Files
-from streams.log import last_entry
-from streams.publisher import Publisher
-from streams.server import EmbeddedServer
+from streams.embedded.server import EmbeddedServer
+from streams.link.connection import Connection, connect
+from streams.messages.batch import Chunk
+from streams.publish.publisher import Publisher
+from streams.reads.log import last_entry
 from tests.support.batches import LONG_S, Plant, plant
 from tests.support.moments import a_moment
 from tests.support.proxy import proxy

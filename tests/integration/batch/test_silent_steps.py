@@ -12,12 +12,12 @@ import penstock
 from actors.batch import conductor as batch_conductor
 from actors.batch.executor import steps
 from actors.batch.rules.record import beat_key
-from streams.backlog import consumers_pending
-from streams.batch_messages import Counts
-from streams.bucket import Bucket
-from streams.connection import Connection
-from streams.publisher import Publisher
-from streams.specs import batch_consumers
+from streams.buckets.bucket import Bucket
+from streams.link.connection import Connection
+from streams.messages.batch import Counts
+from streams.publish.publisher import Publisher
+from streams.pull.backlog import consumers_pending
+from streams.topology.specs import batch_consumers
 from tests.support.batches import LONG_S, plant
 from tests.support.moments import a_moment
 

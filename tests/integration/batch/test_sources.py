@@ -24,7 +24,7 @@ from aiohttp import web
 import penstock
 from penstock.rows import batch_sources
 from streams.backoff import Backoff
-from streams.connection import Connection
+from streams.link.connection import Connection
 from tests.support.batches import plant
 from tests.support.postgres import PostgresServer, postgres_server
 from tests.support.sqlite import sqlite_file

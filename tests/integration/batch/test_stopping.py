@@ -9,8 +9,8 @@ import anyio.lowlevel
 import pytest
 
 import penstock
-from streams.batch_messages import Counts
-from streams.connection import Connection
+from streams.link.connection import Connection
+from streams.messages.batch import Counts
 from tests.support.batches import LONG_S, Plant, plant
 from tests.support.moments import a_moment
 

@@ -16,11 +16,11 @@ from penstock.sdk.batches import task_handlers
 from penstock.sdk.calls import ServiceClient
 from penstock.sdk.client_batches import Batches
 from streams.backoff import Backoff
-from streams.batch_messages import Counts
-from streams.connection import Connection
+from streams.embedded.server import EmbeddedServer
 from streams.errors import OutcomeUnknown
-from streams.server import EmbeddedServer
-from streams.specs import wanted
+from streams.link.connection import Connection
+from streams.messages.batch import Counts
+from streams.topology.specs import wanted
 from tests.support.batch_streaming_app import ALL, HALF, STREAMED, notes_of
 from tests.support.batches import LONG_S, Plant, plant
 from tests.support.command import node as node_process

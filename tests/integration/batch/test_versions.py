@@ -14,8 +14,8 @@ import penstock
 from actors.batch.executor.handler import TaskHandler
 from actors.batch.rules.record import Instance, Seal
 from penstock.sdk.batches import task_handlers
-from streams.batch_messages import Chunk, Counts
-from streams.connection import Connection
+from streams.link.connection import Connection
+from streams.messages.batch import Chunk, Counts
 from tests.support.batches import LONG_S, Plant, plant
 from tests.support.moments import a_moment
 

@@ -12,9 +12,9 @@ from actors.fetch.ledgers import open_ledgers
 from actors.fetch.rules import steering
 from actors.fetch.rules.ledger import Ledger, Pass
 from actors.fetch.sources import SourceKey
-from streams.bucket import Bucket
-from streams.connection import Connection
-from streams.publisher import Publisher
+from streams.buckets.bucket import Bucket
+from streams.link.connection import Connection
+from streams.publish.publisher import Publisher
 from tests.support.engine import Node, add_source, ledger_bucket, ledger_when, put_setting, running_node, stored_orders
 from tests.support.letters import dead_letters
 from tests.support.teashop import KEY, TeaOrder, open_teashop

@@ -16,14 +16,14 @@ from actors.fetch.rules.settings import FetchSettings
 from actors.fetch.slice_allocator import SliceAllocator, tending_nodes
 from actors.fetch.sources import SourceKey, SourceRecord
 from actors.runtime.membership import PLACEMENT, NodeRecord
-from streams.bucket import Bucket
+from streams.buckets.bucket import Bucket
 from streams.clock import now_ms
-from streams.connection import Connection, connect
-from streams.fetch_messages import SliceOffer, decode_slice_offer
-from streams.log import extent_of, read_log
-from streams.publisher import Publisher
-from streams.server import EmbeddedServer
-from streams.specs import wanted
+from streams.embedded.server import EmbeddedServer
+from streams.link.connection import Connection, connect
+from streams.messages.fetch import SliceOffer, decode_slice_offer
+from streams.publish.publisher import Publisher
+from streams.reads.log import extent_of, read_log
+from streams.topology.specs import wanted
 from tests.support.engine import (
     QUICK,
     Node,

@@ -6,9 +6,9 @@ from actors.fetch.digests import HOUR_MS, MOST_CONTENTS, MOST_ROWS, Content, Dig
 from actors.fetch.rules.slices import Slice
 from actors.fetch.sources import SourceKey
 from platforms.bounds import Window
-from streams.bucket import Bucket
-from streams.connection import Connection
-from streams.publisher import Publisher
+from streams.buckets.bucket import Bucket
+from streams.link.connection import Connection
+from streams.publish.publisher import Publisher
 from tests.support.buckets import add_bucket
 
 SHOP, OTHER = SourceKey("mall", "s1"), SourceKey("mall", "s2")

@@ -4,10 +4,10 @@ import anyio
 import pytest
 
 from actors.fetch.sources import SourceKey
-from streams.connection import Connection
-from streams.publisher import Publisher
-from streams.specs import fetch_consumer
+from streams.link.connection import Connection
+from streams.publish.publisher import Publisher
 from streams.subjects import Namespace
+from streams.topology.specs import fetch_consumer
 from tests.support.engine import a_mall, add_source, ledger_when, running_engine, stored_orders
 from tests.support.moments import a_moment
 from tests.support.server import forbidding

@@ -18,8 +18,9 @@ from actors.fetch.rules.settings import FetchSettings
 from actors.fetch.sources import SourceKey
 from platforms.mall.faults import FaultName
 from platforms.mall.server import Mall
-from streams.connection import Connection
-from streams.fetch_messages import (
+from streams.embedded.server import EmbeddedServer
+from streams.link.connection import Connection
+from streams.messages.fetch import (
     SliceCompleted,
     SliceFailed,
     SliceOffer,
@@ -28,8 +29,7 @@ from streams.fetch_messages import (
     SourceThrottled,
     encode,
 )
-from streams.publisher import Publisher
-from streams.server import EmbeddedServer
+from streams.publish.publisher import Publisher
 from tests.support.engine import (
     Heard,
     Node,

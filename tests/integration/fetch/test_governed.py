@@ -15,9 +15,9 @@ from actors.fetch.sources import SourceKey
 from penstock.sdk.calls import ServiceClient
 from penstock.sdk.client_rates import RateCalls
 from streams.clock import monotonic_s, now_ms
-from streams.connection import Connection
-from streams.publisher import Publisher
-from streams.server import EmbeddedServer
+from streams.embedded.server import EmbeddedServer
+from streams.link.connection import Connection
+from streams.publish.publisher import Publisher
 from tests.support.command import node, penstock
 from tests.support.engine import a_mall, add_source
 from tests.support.moments import a_moment

@@ -14,13 +14,13 @@ from actors.fetch.rules.ledger import Ledger
 from actors.fetch.sources import SourceKey
 from platforms.mall.server import Mall
 from streams.clock import monotonic_s
-from streams.connection import Connection, connect
-from streams.fetch_messages import SliceCompleted
-from streams.log import extent_of
-from streams.publisher import Outgoing, Publisher
-from streams.server import EmbeddedServer
-from streams.specs import sink_consumer
-from streams.topology import ensure_consumer
+from streams.embedded.server import EmbeddedServer
+from streams.link.connection import Connection, connect
+from streams.messages.fetch import SliceCompleted
+from streams.publish.publisher import Outgoing, Publisher
+from streams.reads.log import extent_of
+from streams.topology.specs import sink_consumer
+from streams.topology.topology import ensure_consumer
 from tests.support.engine import (
     Node,
     a_mall,

@@ -16,9 +16,9 @@ from actors.fetch.sources import SourceKey
 from penstock.sdk.calls import ServiceClient
 from penstock.sdk.client_rates import RateCalls
 from platforms.mall.dialects.amazon import AMAZON
-from streams.connection import Connection
-from streams.publisher import Publisher
-from streams.server import EmbeddedServer
+from streams.embedded.server import EmbeddedServer
+from streams.link.connection import Connection
+from streams.publish.publisher import Publisher
 from tests.support.command import node as node_process
 from tests.support.engine import a_mall, adapter_table, ledger_bucket, ledger_when, running_node, stored_orders
 from tests.support.manners import SHOP, add_manner, judge, read_to_end, references, store_all

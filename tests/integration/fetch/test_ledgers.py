@@ -12,12 +12,12 @@ from actors.fetch import ledgers as ledgers_
 from actors.fetch.ledgers import BrokenLedger, Contended, Ledgers, MissingLedger, read_ledger
 from actors.fetch.rules.ledger import Ledger, first_ledger
 from actors.fetch.sources import SourceKey
-from streams.bucket import Bucket
-from streams.connection import Connection
-from streams.entries import Entry
+from streams.buckets.bucket import Bucket
+from streams.buckets.entries import Entry
+from streams.embedded.server import EmbeddedServer
 from streams.errors import RevisionConflict, TooLarge
-from streams.publisher import Publisher
-from streams.server import EmbeddedServer
+from streams.link.connection import Connection
+from streams.publish.publisher import Publisher
 from streams.subjects import Namespace
 from tests.support.buckets import add_bucket
 from tests.support.moments import a_moment

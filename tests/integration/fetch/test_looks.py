@@ -11,8 +11,8 @@ from actors.fetch.rules.ledger import Ledger
 from actors.fetch.rules.looks import EVERY_MS
 from actors.fetch.stores.batches import fold
 from streams.clock import SYSTEM
-from streams.connection import Connection
-from streams.publisher import Publisher
+from streams.link.connection import Connection
+from streams.publish.publisher import Publisher
 from tests.support.engine import Node, a_mall, adapter_table, ledger_when, running_node, stored_orders
 from tests.support.manners import SHOP, add_manner
 from tests.support.moments import a_moment

@@ -20,9 +20,9 @@ from platforms.declared import declare
 from platforms.mall.listing import list_orders
 from platforms.mall.server import Mall
 from platforms.reading import Reading
-from streams.bucket import Bucket
-from streams.connection import Connection
-from streams.publisher import Publisher
+from streams.buckets.bucket import Bucket
+from streams.link.connection import Connection
+from streams.publish.publisher import Publisher
 from tests.support.engine import (
     Node,
     a_mall,

@@ -14,10 +14,11 @@ from actors.fetch.rules.ledger import Hole, Ledger, OpenSlice, first_ledger, rev
 from actors.fetch.sources import SourceKey, SourceRecord
 from actors.runtime import notify
 from streams.backoff import Backoff
-from streams.bucket import Bucket
+from streams.buckets.bucket import Bucket
 from streams.clock import monotonic_s, now_ms
-from streams.connection import Connection, connect
-from streams.fetch_messages import (
+from streams.embedded.server import EmbeddedServer
+from streams.link.connection import Connection, connect
+from streams.messages.fetch import (
     ConsumerStuck,
     HoleMade,
     LedgerUnusable,
@@ -26,10 +27,9 @@ from streams.fetch_messages import (
     WatermarkLag,
     encode,
 )
-from streams.publisher import Publisher
-from streams.server import EmbeddedServer
-from streams.specs import fetch_consumer
-from streams.topology import ensure_consumer
+from streams.publish.publisher import Publisher
+from streams.topology.specs import fetch_consumer
+from streams.topology.topology import ensure_consumer
 from tests.support.engine import (
     Node,
     add_source,

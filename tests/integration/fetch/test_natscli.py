@@ -11,10 +11,10 @@ import pytest
 from actors.fetch import hole_notices
 from actors.fetch.ledgers import read_ledger
 from actors.fetch.sources import SourceKey
-from streams.connection import Connection
-from streams.fetch_messages import HoleMade
-from streams.publisher import Publisher
-from streams.server import EmbeddedServer
+from streams.embedded.server import EmbeddedServer
+from streams.link.connection import Connection
+from streams.messages.fetch import HoleMade
+from streams.publish.publisher import Publisher
 from tests.support.engine import (
     a_mall,
     add_source,

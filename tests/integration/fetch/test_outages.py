@@ -15,9 +15,9 @@ from actors.fetch.sources import SourceKey
 from platforms.mall.faults import FaultName
 from platforms.mall.server import Mall
 from streams.backoff import Backoff
-from streams.connection import Connection
-from streams.fetch_messages import HoleMade, SliceCompleted, SliceFailed, SourceDown, SourceUp
-from streams.publisher import Publisher
+from streams.link.connection import Connection
+from streams.messages.fetch import HoleMade, SliceCompleted, SliceFailed, SourceDown, SourceUp
+from streams.publish.publisher import Publisher
 from tests.support.engine import (
     QUICK,
     Node,

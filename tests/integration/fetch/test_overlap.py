@@ -7,8 +7,8 @@ import pytest
 from aiohttp import web
 
 from actors.fetch.sources import SourceKey
-from streams.connection import Connection
-from streams.publisher import Publisher
+from streams.link.connection import Connection
+from streams.publish.publisher import Publisher
 from tests.support.engine import (
     a_mall,
     adapter_table,

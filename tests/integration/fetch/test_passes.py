@@ -13,9 +13,9 @@ from actors.fetch.rules.ledger import Ledger
 from actors.fetch.rules.ledger import faults as broken_rules
 from actors.fetch.sources import SourceKey
 from platforms.mall.server import Mall
-from streams.connection import Connection
-from streams.fetch_messages import LateOrders, SliceCompleted
-from streams.publisher import Publisher
+from streams.link.connection import Connection
+from streams.messages.fetch import LateOrders, SliceCompleted
+from streams.publish.publisher import Publisher
 from tests.support.engine import (
     Heard,
     Node,

@@ -12,9 +12,9 @@ from actors.fetch.sources import SourceKey
 from penstock.admin.dead_letters import Cannot, plan
 from penstock.times import time_text
 from streams.clock import now_ms
-from streams.connection import Connection
-from streams.fetch_messages import SliceCompleted, SourceParked, dead_payload
-from streams.publisher import Publisher
+from streams.link.connection import Connection
+from streams.messages.fetch import SliceCompleted, SourceParked, dead_payload
+from streams.publish.publisher import Publisher
 from tests.support.engine import (
     a_mall,
     adapter_table,

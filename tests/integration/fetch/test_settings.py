@@ -11,10 +11,10 @@ from actors.fetch.rules.ledger import Ledger
 from actors.fetch.rules.ledger import faults as broken_rules
 from actors.fetch.sources import SourceKey
 from streams.clock import monotonic_s, now_ms
-from streams.connection import Connection, connect
-from streams.fetch_messages import SettingsRefused, SliceCompleted
-from streams.publisher import Publisher
-from streams.server import EmbeddedServer
+from streams.embedded.server import EmbeddedServer
+from streams.link.connection import Connection, connect
+from streams.messages.fetch import SettingsRefused, SliceCompleted
+from streams.publish.publisher import Publisher
 from tests.support.engine import (
     QUICK,
     Node,

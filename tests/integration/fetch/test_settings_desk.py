@@ -10,11 +10,11 @@ from actors.fetch.settings_desk import Changed, Desk, change_level, read_stored,
 from actors.fetch.settings_history import kept_values
 from actors.fetch.settings_levels import DEFAULT, LevelName, UnknownLevel
 from actors.runtime.rules.setting_values import BadSetting
-from streams.bucket import Bucket
+from streams.buckets.bucket import Bucket
 from streams.clock import now_ms
-from streams.connection import Connection
-from streams.publisher import Publisher
-from streams.specs import wanted
+from streams.link.connection import Connection
+from streams.publish.publisher import Publisher
+from streams.topology.specs import wanted
 from tests.support.server import make_topology
 
 MALL, ONE, TWO = LevelName("mall"), LevelName("mall", "one"), LevelName("mall", "two")

@@ -17,14 +17,14 @@ from actors.fetch.settings_levels import DEFAULT, LevelName
 from actors.fetch.settings_replay import InForce, Kept, newest_together
 from actors.fetch.settings_watch import LiveSettings
 from actors.fetch.sources import SourceKey
-from streams.bucket import Bucket
+from streams.buckets.bucket import Bucket
 from streams.clock import SYSTEM
-from streams.connection import Connection, connect
-from streams.fetch_messages import FetchEvent, SettingsRefused
-from streams.publisher import Publisher
-from streams.server import EmbeddedServer, embedded_server
-from streams.specs import wanted
+from streams.embedded.server import EmbeddedServer, embedded_server
+from streams.link.connection import Connection, connect
+from streams.messages.fetch import FetchEvent, SettingsRefused
+from streams.publish.publisher import Publisher
 from streams.subjects import Namespace
+from streams.topology.specs import wanted
 from tests.support.moments import a_moment
 from tests.support.server import make_topology
 

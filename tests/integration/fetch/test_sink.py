@@ -15,12 +15,12 @@ from actors.fetch.stores.function import FunctionStore
 from actors.fetch.stores.sqlite import SqliteStore
 from actors.fetch.stores.store import OrderRefused
 from actors.runtime.rules.notices import Notice
-from streams.connection import Connection
-from streams.fetch_messages import Order, SinkDown, SinkUp, dead_payload, decode_orders, encode
-from streams.publisher import Publisher
-from streams.puller import Puller
-from streams.server import EmbeddedServer, embedded_server
-from streams.specs import sink_consumer
+from streams.embedded.server import EmbeddedServer, embedded_server
+from streams.link.connection import Connection
+from streams.messages.fetch import Order, SinkDown, SinkUp, dead_payload, decode_orders, encode
+from streams.publish.publisher import Publisher
+from streams.pull.puller import Puller
+from streams.topology.specs import sink_consumer
 from tests.support.orders import order, page_of
 from tests.support.server import connected, stream_state
 from tests.support.sinks import (

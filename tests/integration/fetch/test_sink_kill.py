@@ -13,12 +13,12 @@ from anyio.abc import Process
 
 from actors.fetch.sink import Settings, run
 from actors.fetch.stores.sqlite import SqliteStore
-from streams.connection import Connection
-from streams.delivery import read_reply
-from streams.frames import Message
-from streams.publisher import Publisher
-from streams.server import EmbeddedServer
-from streams.specs import sink_consumer
+from streams.embedded.server import EmbeddedServer
+from streams.link.connection import Connection
+from streams.link.frames import Message
+from streams.publish.publisher import Publisher
+from streams.pull.delivery import read_reply
+from streams.topology.specs import sink_consumer
 from tests.support.orders import order
 from tests.support.sinks import Seen, add_sink_streams, changes, publish_orders, stored, unsettled
 

@@ -20,9 +20,9 @@ from actors.fetch.rules.settings import FetchSettings
 from actors.fetch.sources import SourceKey
 from actors.runtime.rate_requests import OwnRates
 from platforms.told_limits import told_limit
-from streams.bucket import Bucket
-from streams.connection import Connection
-from streams.publisher import Publisher
+from streams.buckets.bucket import Bucket
+from streams.link.connection import Connection
+from streams.publish.publisher import Publisher
 from tests.support.engine import ledger_bucket
 from tests.support.moments import a_moment
 from tests.support.server import make_topology, topology_for

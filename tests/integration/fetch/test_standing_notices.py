@@ -7,11 +7,11 @@ import pytest
 
 from actors.fetch import monitor
 from actors.runtime.rules.notices import Notice
-from streams.connection import Connection
-from streams.log import purge_subject
-from streams.publisher import Publisher
-from streams.specs import fetch_consumer
-from streams.topology import ensure_consumer
+from streams.link.connection import Connection
+from streams.publish.publisher import Publisher
+from streams.reads.log import purge_subject
+from streams.topology.specs import fetch_consumer
+from streams.topology.topology import ensure_consumer
 from tests.integration.fetch.test_monitor import offer_nothing
 from tests.support.engine import Node, put_setting, running_node
 from tests.support.moments import a_moment

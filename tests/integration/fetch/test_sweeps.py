@@ -6,8 +6,8 @@ import pytest
 from aiohttp import web
 
 from actors.fetch.rules.ledger import Ledger
-from streams.connection import Connection
-from streams.publisher import Publisher
+from streams.link.connection import Connection
+from streams.publish.publisher import Publisher
 from tests.support.engine import a_mall, adapter_table, ledger_when, running_node, stored_orders
 from tests.support.manners import SHOP, add_manner
 

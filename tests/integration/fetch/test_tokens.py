@@ -6,9 +6,9 @@ from actors.fetch.sources import SourceKey
 from platforms.mall.faults import Faults
 from platforms.mall.server import Mall
 from streams.clock import SYSTEM
-from streams.connection import Connection
-from streams.fetch_messages import SliceFailed
-from streams.publisher import Publisher
+from streams.link.connection import Connection
+from streams.messages.fetch import SliceFailed
+from streams.publish.publisher import Publisher
 from tests.support.engine import a_mall, add_source, hearing, ledger_when, running_engine, stored_orders
 
 SHOP = SourceKey("mall", "s1")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from streams.connection import Connection
+from streams.link.connection import Connection
 from tests.support.command import Ended, penstock
 from tests.support.flow_bank import Bank
 from tests.support.natscli import NatsCli

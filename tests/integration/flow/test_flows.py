@@ -19,8 +19,8 @@ from penstock.sdk.client_jobs import Jobs
 from penstock.sdk.client_rates import RateCalls
 from penstock.sdk.client_schedules import Schedules
 from streams.clock import now_ms
-from streams.connection import Connection
-from streams.server import EmbeddedServer
+from streams.embedded.server import EmbeddedServer
+from streams.link.connection import Connection
 from tests.support.command import Running, penstock
 from tests.support.flow_bank import WITHIN_S, Bank
 from tests.support.moments import a_moment

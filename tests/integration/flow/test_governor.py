@@ -15,14 +15,14 @@ from actors.flow import governor
 from actors.runtime import rate_requests
 from actors.runtime.rate_requests import RateRequest, WantedRate
 from actors.runtime.rules.pacing import Rate
-from streams.bucket import Bucket
+from streams.buckets.bucket import Bucket
+from streams.buckets.entries import Change
 from streams.clock import monotonic_s
-from streams.connection import Connection
-from streams.entries import Change
-from streams.frames import Message
-from streams.publisher import Publisher
-from streams.rate_messages import LIFE_S, SECOND_S, AskShares, KeyAsk
-from streams.server import EmbeddedServer
+from streams.embedded.server import EmbeddedServer
+from streams.link.connection import Connection
+from streams.link.frames import Message
+from streams.messages.rates import LIFE_S, SECOND_S, AskShares, KeyAsk
+from streams.publish.publisher import Publisher
 from tests.support.flow import WITHIN_S, FlowHand, FlowTown, flow_town
 from tests.support.moments import a_moment
 from tests.support.server import Reachable

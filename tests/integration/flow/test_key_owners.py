@@ -11,10 +11,10 @@ import anyio
 import pytest
 
 from actors.batch.tasks import MOST_IN_ALL
-from streams.connection import Connection
-from streams.outcomes import Outgoing
-from streams.publisher import Publisher
-from streams.server import EmbeddedServer
+from streams.embedded.server import EmbeddedServer
+from streams.link.connection import Connection
+from streams.publish.outcomes import Outgoing
+from streams.publish.publisher import Publisher
 from tests.support.command import WITHIN_S, Running, node, penstock
 from tests.support.server import make_topology, topology_for
 

@@ -13,8 +13,8 @@ from penstock.sdk.client_adds import new_job
 from penstock.sdk.client_flows import FlowCalls
 from penstock.sdk.client_jobs import Jobs
 from streams.clock import monotonic_s
-from streams.connection import Connection
-from streams.server import EmbeddedServer
+from streams.embedded.server import EmbeddedServer
+from streams.link.connection import Connection
 from tests.support.command import node
 from tests.support.flow_bank import Bank, between, fullest
 from tests.support.moments import a_moment

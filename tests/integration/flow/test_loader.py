@@ -17,9 +17,9 @@ from actors.flow.handler import FlowContext, FlowHandler, LoadedRow
 from actors.flow.loader import Loader
 from actors.jobs.row_adds import RowAdds, Since
 from penstock.sdk.flows import _async
-from streams.connection import Connection
 from streams.errors import StreamError
-from streams.flow_messages import LoadShard, ShardLoaded
+from streams.link.connection import Connection
+from streams.messages.flow import LoadShard, ShardLoaded
 from tests.support.job_workers import opened_topics
 from tests.support.jobs import open_jobs
 from tests.support.moments import a_moment

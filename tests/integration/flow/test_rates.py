@@ -20,8 +20,8 @@ from penstock.sdk.calls import ServiceClient
 from penstock.sdk.client_adds import new_job
 from penstock.sdk.client_jobs import Jobs
 from penstock.sdk.client_rates import RateCalls
-from streams.connection import Connection
-from streams.server import EmbeddedServer
+from streams.embedded.server import EmbeddedServer
+from streams.link.connection import Connection
 from tests.support.command import Ended, Running, node, penstock
 from tests.support.moments import a_moment
 from tests.support.server import make_topology, topology_for

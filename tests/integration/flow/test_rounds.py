@@ -13,14 +13,14 @@ from actors.flow.desk import FlowDesk
 from actors.flow.flows import FlowLimits, FlowRecord, Flows, RoundReport, ShardState, checked_limits
 from actors.flow.handler import FlowContext, FlowHandler
 from actors.flow.rounds import AT_ONCE, MOST_ERRORS, Rounds, _Asking
-from streams.bucket import Bucket
+from streams.buckets.bucket import Bucket
 from streams.clock import SYSTEM, monotonic_s
-from streams.connection import Connection
-from streams.flow_messages import ANY_GROUP, LoadShard, ShardLoaded, decode_flow
-from streams.frames import Message
+from streams.link.connection import Connection
+from streams.link.frames import Message
+from streams.messages.flow import ANY_GROUP, LoadShard, ShardLoaded, decode_flow
 from streams.micro import Endpoint, Service
-from streams.publisher import Publisher
-from streams.specs import wanted
+from streams.publish.publisher import Publisher
+from streams.topology.specs import wanted
 from tests.support.server import make_topology
 
 pytestmark = pytest.mark.asyncio(loop_factories=["asyncio"])

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from streams.connection import Connection
+from streams.link.connection import Connection
 from tests.support.desks import Office, open_office
 from tests.support.jobs import Jobs, open_jobs
 
@@ -12,7 +12,7 @@ from tests.support.jobs import Jobs, open_jobs
 @pytest.fixture(autouse=True)
 def _lists_come_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a busy machine the jobs of one list may come to the desk a moment apart."""
-    monkeypatch.setattr("streams.pull_once.LINGER_S", 2.0)
+    monkeypatch.setattr("streams.pull.once.LINGER_S", 2.0)
 
 
 @pytest.fixture

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from streams.connection import Connection
 from streams.errors import TooLarge
-from streams.job_messages import LARGEST_BODY
+from streams.link.connection import Connection
+from streams.messages.jobs import LARGEST_BODY
 from tests.support.desks import TOPIC, Office, open_office, open_service
 from tests.support.moments import a_moment
 

@@ -17,10 +17,10 @@ from penstock.api.service import calls as service_calls
 from penstock.sdk import calls, client_jobs, held_jobs
 from penstock.sdk.client import Client
 from penstock.sdk.held_jobs import HeldJob
-from streams.connection import Connection
-from streams.frames import Message
-from streams.job_messages import LARGEST_BODY
-from streams.server import EmbeddedServer
+from streams.embedded.server import EmbeddedServer
+from streams.link.connection import Connection
+from streams.link.frames import Message
+from streams.messages.jobs import LARGEST_BODY
 from tests.support.desks import TOPIC, Office, lost_after, open_office, open_service
 from tests.support.moments import a_moment
 

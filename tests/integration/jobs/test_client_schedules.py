@@ -18,13 +18,13 @@ from actors.jobs.rules.schedule_checks import check_schedule
 from actors.jobs.rules.schedule_record import Schedule, decode_schedule
 from actors.jobs.schedule_desk import READ_AT_ONCE, ScheduleDesk
 from penstock.api.service.service import DeskService
-from streams.bucket import Bucket
+from streams.buckets.bucket import Bucket
 from streams.clock import SYSTEM
-from streams.connection import Connection
-from streams.frames import Message
-from streams.publisher import Publisher
-from streams.server import EmbeddedServer
-from streams.specs import wanted
+from streams.embedded.server import EmbeddedServer
+from streams.link.connection import Connection
+from streams.link.frames import Message
+from streams.publish.publisher import Publisher
+from streams.topology.specs import wanted
 from tests.support.desks import Started
 from tests.support.natscli import NatsCli
 from tests.support.server import make_topology

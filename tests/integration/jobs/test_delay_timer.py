@@ -15,13 +15,13 @@ from actors.jobs.rules.due_times import FEW, PARTITIONS
 from actors.jobs.store import JobStore
 from actors.runtime.rules.placement import ranking
 from streams.clock import monotonic_s, now_ms
-from streams.connection import Connection, connect
-from streams.delayed_jobs import DelayedJobs, encode_notice
-from streams.job_messages import JobRecord
-from streams.log import purge_subject, read_log
-from streams.publisher import Publisher
-from streams.server import EmbeddedServer
-from streams.server_clock import ServerClock
+from streams.embedded.server import EmbeddedServer
+from streams.jobs.delayed import DelayedJobs, encode_notice
+from streams.link.connection import Connection, connect
+from streams.link.server_clock import ServerClock
+from streams.messages.jobs import JobRecord
+from streams.publish.publisher import Publisher
+from streams.reads.log import purge_subject, read_log
 from streams.subjects import Namespace, token_of
 from tests.support.moments import a_moment
 from tests.support.server import fresh_namespace, make_topology

@@ -12,11 +12,11 @@ import penstock
 from actors.jobs.rules.job_answers import Added, NotAdded
 from penstock.sdk import direct_adds
 from penstock.sdk.client import Client
+from streams.embedded.server import EmbeddedServer
 from streams.errors import OutcomeUnknown, StreamError
-from streams.job_messages import LARGEST_BODY
-from streams.outcomes import Outgoing, Receipt
-from streams.server import EmbeddedServer
-from streams.store_health import StoreHealth
+from streams.link.store_health import StoreHealth
+from streams.messages.jobs import LARGEST_BODY
+from streams.publish.outcomes import Outgoing, Receipt
 from tests.support.desks import TOPIC, Office, open_service
 from tests.support.moments import a_moment
 

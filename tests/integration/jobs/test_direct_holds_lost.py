@@ -10,11 +10,11 @@ import penstock
 from actors.jobs import unwritten
 from actors.jobs.rules.topic_settings import LANES
 from penstock.sdk.client import Client
-from streams.delivery import Delivery
-from streams.job_messages import NewJob, Priority, body_of, decode_job
-from streams.pull_once import PullOnce
-from streams.server import EmbeddedServer
-from streams.specs import job_consumer
+from streams.embedded.server import EmbeddedServer
+from streams.messages.jobs import NewJob, Priority, body_of, decode_job
+from streams.pull.delivery import Delivery
+from streams.pull.once import PullOnce
+from streams.topology.specs import job_consumer
 from tests.integration.jobs.test_direct_takes import taking_of
 from tests.support.desks import TOPIC, Office, open_service
 from tests.support.moments import a_moment

@@ -11,7 +11,7 @@ import penstock
 from actors.jobs import unwritten
 from penstock.sdk.client import Client
 from penstock.sdk.direct_takes import DirectTakes
-from streams.server import EmbeddedServer
+from streams.embedded.server import EmbeddedServer
 from tests.support.desks import TOPIC, Office, open_service
 from tests.support.moments import a_moment
 

@@ -14,11 +14,11 @@ from actors.jobs.deliveries import JobDeliveries
 from actors.jobs.rules.job_rules import past_of
 from actors.jobs.stream import JobStream
 from actors.jobs.worker.job import Job
-from streams.connection import connect
-from streams.job_messages import JobDone, OnSame, encode_job
-from streams.log import delete_entry, read_log
-from streams.moves import Move
-from streams.server import EmbeddedServer
+from streams.embedded.server import EmbeddedServer
+from streams.jobs.moves import Move
+from streams.link.connection import connect
+from streams.messages.jobs import JobDone, OnSame, encode_job
+from streams.reads.log import delete_entry, read_log
 from tests.support.forgetting import forget_removals
 from tests.support.job_workers import Log, handler, until_gone, working
 from tests.support.jobs import TOPIC, Jobs, open_jobs

@@ -7,10 +7,10 @@ from typing import Any
 from anyio import create_task_group, fail_after
 
 from actors.jobs.reservations import JobSettled, JobStale
-from streams.connection import connect
-from streams.job_messages import decode_job
-from streams.publisher import Publisher
-from streams.pull_once import PullOnce
+from streams.link.connection import connect
+from streams.messages.jobs import decode_job
+from streams.publish.publisher import Publisher
+from streams.pull.once import PullOnce
 from tests.support.jobs import TOPIC, Jobs, open_jobs
 from tests.support.moments import a_moment
 from tests.support.processes import cluster, urls_of

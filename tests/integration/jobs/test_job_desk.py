@@ -16,14 +16,14 @@ from actors.jobs.rules.job_answers import Added, NotAdded, Reserved, TopicCounte
 from actors.jobs.rules.job_rules import KEPT_MS, MOST_PAST, BadJob
 from actors.jobs.rules.topic_settings import LANES
 from actors.jobs.stream import JobStream
-from streams.connection import Connection
 from streams.errors import NoStream, OutcomeUnknown, Refused, StreamError
-from streams.frames import Message
-from streams.job_messages import NewJob, body_of, decode_job
-from streams.moves import Move
-from streams.pull_once import PullOnce
-from streams.specs import job_consumer
+from streams.jobs.moves import Move
+from streams.link.connection import Connection
+from streams.link.frames import Message
+from streams.messages.jobs import NewJob, body_of, decode_job
+from streams.pull.once import PullOnce
 from streams.subjects import token_of
+from streams.topology.specs import job_consumer
 from tests.support.desks import TOPIC, Office, open_second_office
 from tests.support.moments import a_moment
 

@@ -12,12 +12,12 @@ import pytest
 from actors.jobs.rules.job_rules import make_job
 from actors.jobs.rules.topic_settings import TopicSettings
 from streams.clock import monotonic_s
-from streams.connection import Connection
-from streams.job_messages import NewJob, body_of
-from streams.publisher import Publisher
-from streams.pull_once import PullOnce
-from streams.server import EmbeddedServer
-from streams.specs import wanted
+from streams.embedded.server import EmbeddedServer
+from streams.link.connection import Connection
+from streams.messages.jobs import NewJob, body_of
+from streams.publish.publisher import Publisher
+from streams.pull.once import PullOnce
+from streams.topology.specs import wanted
 from tests.support.command import Running, node
 from tests.support.jobs import Jobs
 from tests.support.moments import a_moment

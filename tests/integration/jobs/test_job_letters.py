@@ -12,13 +12,13 @@ from actors.jobs.dead_letters import Burial, job_dead_letter, job_of, write_dead
 from actors.jobs.replay import JobReplay
 from actors.jobs.store import JobStore
 from streams.clock import SYSTEM, now_ms
-from streams.connection import Connection
 from streams.errors import Refused, StreamError
-from streams.fetch_messages import decode_dead_letter, encode
-from streams.job_messages import JobRecord
-from streams.log import LogEntry, purge_subject, read_log
-from streams.publisher import Publisher
-from streams.specs import Sizes, wanted
+from streams.link.connection import Connection
+from streams.messages.fetch import decode_dead_letter, encode
+from streams.messages.jobs import JobRecord
+from streams.publish.publisher import Publisher
+from streams.reads.log import LogEntry, purge_subject, read_log
+from streams.topology.specs import Sizes, wanted
 from tests.support.server import copies, make_topology
 
 

@@ -12,9 +12,9 @@ import pytest
 
 from actors.runtime import resurrected
 from actors.runtime.resurrected import ResurrectedMessages
-from streams.connection import connect
-from streams.job_messages import decode_job
-from streams.server import EmbeddedServer
+from streams.embedded.server import EmbeddedServer
+from streams.link.connection import connect
+from streams.messages.jobs import decode_job
 from streams.store_memory import StoreMemory
 from tests.support.jobs import TOPIC, Jobs, open_jobs
 from tests.support.moments import a_moment

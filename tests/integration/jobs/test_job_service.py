@@ -9,8 +9,8 @@ import anyio
 import pytest
 
 from penstock.api.service.service import SERVICES
-from streams.connection import Connection
-from streams.server import EmbeddedServer
+from streams.embedded.server import EmbeddedServer
+from streams.link.connection import Connection
 from tests.support.desks import TOPIC, Office, open_office, open_service
 from tests.support.moments import a_moment
 from tests.support.natscli import NatsCli

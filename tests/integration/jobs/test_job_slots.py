@@ -19,7 +19,7 @@ BY_M = {"slots": 2, "slot_key": "m"}
 @pytest.fixture(autouse=True)
 def slots_last(monkeypatch: pytest.MonkeyPatch) -> None:
     make_slots_last(monkeypatch)
-    monkeypatch.setattr("streams.specs.job_ack_wait_s", lambda _is_clustered: 30.0)  # nor does it end a hold
+    monkeypatch.setattr("streams.topology.specs.job_ack_wait_s", lambda _is_clustered: 30.0)  # nor does it end a hold
 
 
 async def add(jobs: Jobs, key: object, *ids: str, **more: object) -> None:

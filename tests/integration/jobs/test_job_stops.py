@@ -10,12 +10,12 @@ import pytest
 from actors.jobs.rules.job_rules import make_job
 from actors.jobs.rules.topic_settings import TopicSettings
 from penstock.node.last_end import LAST_S
-from streams.connection import Connection
-from streams.job_messages import NewJob
-from streams.publisher import Publisher
-from streams.pull_once import PullOnce
-from streams.server import EmbeddedServer
-from streams.specs import wanted
+from streams.embedded.server import EmbeddedServer
+from streams.link.connection import Connection
+from streams.messages.jobs import NewJob
+from streams.publish.publisher import Publisher
+from streams.pull.once import PullOnce
+from streams.topology.specs import wanted
 from tests.support.command import Running, node
 from tests.support.jobs import Jobs
 from tests.support.server import make_topology

@@ -21,14 +21,14 @@ from actors.jobs.rules.cursors import BadCursor
 from actors.jobs.rules.job_rules import BACKSTOP_MS, RESERVED_SLACK_MS, STALE_AFTER_MS
 from actors.jobs.stream import JobStream, partition_of
 from streams.clock import now_ms
-from streams.connection import Connection, connect
+from streams.embedded.server import EmbeddedServer
 from streams.errors import OutcomeUnknown, RevisionConflict, StreamError
-from streams.frames import Message
-from streams.job_messages import JobRecord, body_of, decode_job
-from streams.log import LogEntry
-from streams.moves import Move
-from streams.publisher import Publisher
-from streams.server import EmbeddedServer
+from streams.jobs.moves import Move
+from streams.link.connection import Connection, connect
+from streams.link.frames import Message
+from streams.messages.jobs import JobRecord, body_of, decode_job
+from streams.publish.publisher import Publisher
+from streams.reads.log import LogEntry
 from tests.support.jobs import TOPIC, Jobs, open_jobs
 from tests.support.moments import a_moment
 from tests.support.server import freeze, thaw

@@ -11,8 +11,8 @@ import pytest
 from actors.jobs.obstacles import Obstacles
 from actors.jobs.worker.job import Bury, Job, Retry
 from streams.clock import SYSTEM
-from streams.specs import job_consumer
 from streams.subjects import Namespace
+from streams.topology.specs import job_consumer
 from tests.support.job_workers import Log, handler, until_gone, working
 from tests.support.jobs import Jobs, open_jobs
 from tests.support.moments import a_moment
@@ -24,7 +24,7 @@ FAST = {"backoff": "1ms", "backoff_cap": "2ms"}
 @pytest.fixture(autouse=True)
 def holds_last(monkeypatch: pytest.MonkeyPatch) -> None:
     """A busy machine that stands still for some seconds does not cost a worker its hold: nothing is run twice by it."""
-    monkeypatch.setattr("streams.specs.job_ack_wait_s", lambda _is_clustered: 30.0)
+    monkeypatch.setattr("streams.topology.specs.job_ack_wait_s", lambda _is_clustered: 30.0)
 
 
 @pytest.fixture

@@ -15,13 +15,13 @@ from actors.jobs.worker.job import Job
 from actors.jobs.worker.leaders import Leaders
 from actors.jobs.worker.restarts import Restarts
 from streams.clock import monotonic_s
-from streams.connection import connect
 from streams.errors import Disconnected, StoreFull
-from streams.frames import Message, publish_frame
-from streams.publisher import Publisher
-from streams.pull_once import PullOnce
-from streams.puller import Puller
-from streams.specs import job_consumer
+from streams.link.connection import connect
+from streams.link.frames import Message, publish_frame
+from streams.publish.publisher import Publisher
+from streams.pull.once import PullOnce
+from streams.pull.puller import Puller
+from streams.topology.specs import job_consumer
 from tests.support.job_workers import Log, handler, until_gone, working
 from tests.support.jobs import TOPIC, Jobs, open_jobs
 from tests.support.moments import a_moment

@@ -13,10 +13,10 @@ import pytest
 from actors.jobs.rules import job_handling
 from actors.jobs.worker.job import Job
 from actors.jobs.worker.topic import TopicWorker
-from streams.connection import Connection, connect
-from streams.publisher import Publisher
-from streams.server import EmbeddedServer
-from streams.specs import job_consumer
+from streams.embedded.server import EmbeddedServer
+from streams.link.connection import Connection, connect
+from streams.publish.publisher import Publisher
+from streams.topology.specs import job_consumer
 from tests.support.job_workers import Log, Working, handler, until_gone, working
 from tests.support.jobs import TOPIC, Jobs, open_jobs
 from tests.support.moments import a_moment
@@ -34,7 +34,7 @@ def log() -> Log:
 @pytest.fixture
 def slow_pings(monkeypatch: pytest.MonkeyPatch) -> None:
     """The link is silent for longer than the ack wait of three seconds, and the client has not given it up yet."""
-    monkeypatch.setattr("streams.connection.PING_INTERVAL_S", 30)
+    monkeypatch.setattr("streams.link.connection.PING_INTERVAL_S", 30)
 
 
 @asynccontextmanager
@@ -181,7 +181,7 @@ async def an_end_in_a_silent_link(server: EmbeddedServer, jobs: Jobs, log: Log) 
 async def test_an_end_that_was_lost_with_the_link_is_said_on_the_next(
     server: EmbeddedServer, connection: Connection, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("streams.specs.job_ack_wait_s", lambda _is_clustered: 60.0)
+    monkeypatch.setattr("streams.topology.specs.job_ack_wait_s", lambda _is_clustered: 60.0)
     async with open_jobs(connection) as jobs, an_end_in_a_silent_link(server, jobs, log) as link:
         await link.holds("server")
         link.cut()

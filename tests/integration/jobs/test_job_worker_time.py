@@ -12,7 +12,7 @@ import pytest
 from actors.jobs.adds import Clash
 from actors.jobs.rules import job_handling
 from actors.jobs.worker.job import Job, JobLost
-from streams.connection import Connection
+from streams.link.connection import Connection
 from streams.subjects import token_of
 from tests.support.job_workers import Log, handler, until_gone, working
 from tests.support.jobs import TOPIC, Jobs

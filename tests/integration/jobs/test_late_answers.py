@@ -14,11 +14,11 @@ from actors.jobs.reserves import JobReservation
 from actors.jobs.rules.job_rules import BACKSTOP_MS, RESERVED_SLACK_MS
 from actors.jobs.worker.job import Job as Running
 from streams.clock import now_ms
+from streams.embedded.server import EmbeddedServer
 from streams.errors import Disconnected, OutcomeUnknown, StreamError
-from streams.firing import SHOT
-from streams.job_messages import encode_job
-from streams.moves import Move, Mover
-from streams.server import EmbeddedServer
+from streams.jobs.firing import SHOT
+from streams.jobs.moves import Move, Mover
+from streams.messages.jobs import encode_job
 from tests.support.job_workers import handler, working
 from tests.support.jobs import TOPIC, Jobs, open_jobs
 from tests.support.moments import a_moment

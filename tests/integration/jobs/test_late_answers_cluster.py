@@ -19,11 +19,11 @@ from actors.jobs.reserves import JobReservation
 from actors.jobs.rules.job_rules import BACKSTOP_MS
 from actors.jobs.worker.job import Job
 from streams.clock import now_ms
-from streams.connection import connect
 from streams.errors import Disconnected, OutcomeUnknown, StreamError
-from streams.publisher import Publisher
-from streams.specs import ConsumerSpec, job_consumer
+from streams.link.connection import connect
+from streams.publish.publisher import Publisher
 from streams.subjects import token_of
+from streams.topology.specs import ConsumerSpec, job_consumer
 from tests.support.job_workers import Log, handler, working
 from tests.support.jobs import TOPIC, Jobs, open_jobs
 from tests.support.moments import a_moment

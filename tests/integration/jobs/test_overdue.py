@@ -8,9 +8,9 @@ import anyio
 from actors.jobs.adds import Stored
 from actors.jobs.overdue import OverdueJobs
 from actors.jobs.worker.job import Job
-from streams.connection import connect
-from streams.log import purge_subject
-from streams.server import embedded_server
+from streams.embedded.server import embedded_server
+from streams.link.connection import connect
+from streams.reads.log import purge_subject
 from tests.support.job_workers import Log, handler, until_gone, working
 from tests.support.jobs import TOPIC, Jobs, open_jobs
 from tests.support.moments import a_moment

@@ -10,9 +10,9 @@ import pytest
 
 from actors.jobs.rules.job_answers import Added, Reserved
 from actors.jobs.worker.job import Job
-from streams.connection import connect
 from streams.errors import NoStream, StreamError
-from streams.pull_once import PullOnce
+from streams.link.connection import connect
+from streams.pull.once import PullOnce
 from streams.store_memory import StoreMemory
 from tests.support.desks import TOPIC, Office, open_office, open_second_office
 from tests.support.job_workers import Log, handler, working

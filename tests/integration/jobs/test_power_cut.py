@@ -13,8 +13,8 @@ import anyio
 import pytest
 
 from actors.runtime.resurrected import ResurrectedMessages
-from streams.connection import connect
-from streams.server import EmbeddedServer, embedded_server
+from streams.embedded.server import EmbeddedServer, embedded_server
+from streams.link.connection import connect
 from streams.store_memory import StoreMemory
 from streams.subjects import Namespace
 from tests.support.disks import PowerDisk, power_disk

@@ -15,13 +15,13 @@ from actors.jobs.adds import Stored
 from actors.jobs.rules.job_answers import NotAdded
 from actors.jobs.stream import JobStream, TakenBack
 from streams.clock import now_ms
-from streams.connection import connect
+from streams.embedded.server import EmbeddedServer
 from streams.errors import Disconnected, OutcomeUnknown, Repeated, StreamError
-from streams.job_messages import FirstTry, NewJob, encode_job
-from streams.moves import Move, Mover
-from streams.publisher import Publisher
-from streams.pull_once import PullOnce
-from streams.server import EmbeddedServer
+from streams.jobs.moves import Move, Mover
+from streams.link.connection import connect
+from streams.messages.jobs import FirstTry, NewJob, encode_job
+from streams.publish.publisher import Publisher
+from streams.pull.once import PullOnce
 from tests.support.desks import Office
 from tests.support.jobs import TOPIC, Jobs, open_jobs
 from tests.support.proxy import Proxy, proxy

@@ -14,11 +14,11 @@ from msgspec.structs import replace
 from actors.jobs.adds import Stored
 from actors.jobs.worker.job import Job
 from streams.clock import monotonic_s
-from streams.connection import connect
-from streams.job_messages import JobDone, encode_job
-from streams.moves import Move, Mover
-from streams.publisher import Publisher
-from streams.server import EmbeddedServer
+from streams.embedded.server import EmbeddedServer
+from streams.jobs.moves import Move, Mover
+from streams.link.connection import connect
+from streams.messages.jobs import JobDone, encode_job
+from streams.publish.publisher import Publisher
 from tests.support.job_workers import Log, handler, until_gone, working
 from tests.support.jobs import TOPIC, Jobs, open_jobs
 from tests.support.moments import a_moment

@@ -11,8 +11,8 @@ from actors.jobs.adds import LATE_S, LONGEST_AGE_S
 from actors.jobs.row_adds import RowAdds
 from actors.jobs.worker.job import Job
 from streams.clock import monotonic_s
-from streams.connection import Connection
 from streams.errors import OutcomeUnknown
+from streams.link.connection import Connection
 from streams.subjects import token_of
 from tests.support.job_workers import Log, handler, opened_topics, until_gone, working
 from tests.support.jobs import TOPIC, Jobs, open_jobs

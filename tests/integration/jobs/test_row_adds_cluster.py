@@ -11,8 +11,8 @@ from actors.jobs.adds import LONGEST_AGE_S
 from actors.jobs.row_adds import RowAdds, Since
 from actors.jobs.worker.job import Job
 from streams.clock import monotonic_s
-from streams.connection import Connection, connect
 from streams.errors import OutcomeUnknown, StreamError
+from streams.link.connection import Connection, connect
 from tests.integration.jobs.test_row_adds import adds, rows
 from tests.support.job_workers import handler, until_gone, working
 from tests.support.jobs import TOPIC, open_jobs

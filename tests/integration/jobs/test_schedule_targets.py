@@ -18,11 +18,11 @@ from actors.fetch.rules.steering import MOST_BACKFILLS
 from actors.fetch.sources import SourceKey
 from actors.jobs.rules.schedule_views import ScheduleView
 from streams.clock import now_ms
-from streams.connection import Connection
-from streams.publisher import Publisher
-from streams.server import EmbeddedServer
-from streams.specs import wanted
+from streams.embedded.server import EmbeddedServer
+from streams.link.connection import Connection
+from streams.publish.publisher import Publisher
 from streams.subjects import Namespace
+from streams.topology.specs import wanted
 from tests.support.command import Running, node
 from tests.support.command import penstock as run
 from tests.support.engine import add_source, ledger_bucket

@@ -27,13 +27,13 @@ from actors.jobs.rules.topic_settings import TopicSettings
 from actors.jobs.schedule_desk import ScheduleDesk, ScheduleRefused
 from actors.jobs.scheduler import JobFinder, KnownJob, Scheduler
 from actors.jobs.store import JobStore
-from streams.bucket import Bucket
+from streams.buckets.bucket import Bucket
 from streams.clock import SYSTEM, Clock, now_ms
-from streams.connection import Connection
-from streams.job_messages import NewJob
-from streams.publisher import Publisher
-from streams.specs import wanted
+from streams.link.connection import Connection
+from streams.messages.jobs import NewJob
+from streams.publish.publisher import Publisher
 from streams.subjects import token_of
+from streams.topology.specs import wanted
 from tests.support.engine import logging_of
 from tests.support.jobs import open_jobs
 from tests.support.moments import a_moment

@@ -10,12 +10,12 @@ from actors.jobs.rules.schedule_times import occurrence_id
 from actors.jobs.rules.schedule_views import ScheduleView
 from actors.jobs.schedule_desk import ScheduleDesk
 from actors.jobs.store import JobStore
-from streams.bucket import Bucket
+from streams.buckets.bucket import Bucket
 from streams.clock import SYSTEM, now_ms
-from streams.connection import Connection
-from streams.publisher import Publisher
-from streams.server import EmbeddedServer
-from streams.specs import wanted
+from streams.embedded.server import EmbeddedServer
+from streams.link.connection import Connection
+from streams.publish.publisher import Publisher
+from streams.topology.specs import wanted
 from tests.support.command import node
 from tests.support.moments import a_moment
 from tests.support.server import make_topology

@@ -17,10 +17,10 @@ from penstock.sdk import calls
 from penstock.sdk.client import Client
 from penstock.sdk.client_jobs import HeldJob, Jobs
 from streams.clock import monotonic_s
-from streams.connection import Connection
-from streams.frames import Message
-from streams.server import EmbeddedServer
-from streams.specs import wanted
+from streams.embedded.server import EmbeddedServer
+from streams.link.connection import Connection
+from streams.link.frames import Message
+from streams.topology.specs import wanted
 from tests.support.chaos import eventually
 from tests.support.command import Running, node
 from tests.support.processes import free_ports

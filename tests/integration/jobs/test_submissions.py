@@ -13,11 +13,11 @@ import pytest
 from actors.jobs.rules.job_answers import Listed
 from actors.jobs.submissions import TRACE_S, BadSubmission, job_submissions, read_submission
 from actors.runtime import submissions
-from streams.connection import Connection
+from streams.embedded.server import EmbeddedServer
 from streams.errors import StreamError
-from streams.job_messages import NewJob
-from streams.log import last_entry
-from streams.server import EmbeddedServer
+from streams.link.connection import Connection
+from streams.messages.jobs import NewJob
+from streams.reads.log import last_entry
 from tests.support.desks import TOPIC, Office, Started, open_office
 from tests.support.moments import a_moment
 from tests.support.natscli import NatsCli

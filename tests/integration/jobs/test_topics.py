@@ -10,11 +10,11 @@ from anyio import create_task_group, fail_after
 
 from actors.jobs.topics import Topics
 from actors.runtime.rules.setting_values import BadSetting
-from streams.bucket import Bucket
-from streams.connection import Connection
+from streams.buckets.bucket import Bucket
 from streams.errors import Disconnected, MalformedSubject, NoStream
-from streams.publisher import Publisher
-from streams.pull_once import PullOnce
+from streams.link.connection import Connection
+from streams.publish.publisher import Publisher
+from streams.pull.once import PullOnce
 from tests.support.buckets import add_bucket
 from tests.support.jobs import topology_of_jobs
 from tests.support.moments import a_moment
@@ -182,7 +182,7 @@ async def test_a_consumer_that_nobody_pulls_from_goes_and_its_jobs_stay(
     connection: Connection, publisher: Publisher, bucket: Bucket[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """2,500 topics of one token cost the server 65 MB, for ever."""
-    monkeypatch.setattr("streams.specs.JOBS_IDLE_S", 0.5)
+    monkeypatch.setattr("streams.topology.specs.JOBS_IDLE_S", 0.5)
     ready = connection.namespace.subject("jobs", "ready", "mail", "1")
     async with followed(connection, bucket) as topics:
         with fail_after(60):
@@ -190,7 +190,7 @@ async def test_a_consumer_that_nobody_pulls_from_goes_and_its_jobs_stay(
             await publisher.publish(ready, b"{}")
             while await consumers(connection) != set():
                 await a_moment()
-            monkeypatch.setattr("streams.specs.JOBS_IDLE_S", 60)
+            monkeypatch.setattr("streams.topology.specs.JOBS_IDLE_S", 60)
             async with PullOnce(connection) as pulls:
                 stream = connection.namespace.stream("JOBS")
                 is_told = False
@@ -210,7 +210,7 @@ async def test_a_consumer_that_nobody_pulls_from_goes_and_its_jobs_stay(
 async def test_a_consumer_that_was_made_before_they_went_is_used_as_it_is(
     connection: Connection, bucket: Bucket[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("streams.specs.JOBS_IDLE_S", 0.0)
+    monkeypatch.setattr("streams.topology.specs.JOBS_IDLE_S", 0.0)
     async with followed(connection, bucket) as topics:
         await topics.use("mail", "normal")
     monkeypatch.undo()

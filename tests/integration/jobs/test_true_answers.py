@@ -20,11 +20,11 @@ from penstock.errors import Timeout
 from penstock.sdk import calls
 from penstock.sdk.client_adds import new_job
 from streams.clock import now_ms
-from streams.connection import Connection, connect
+from streams.embedded.server import EmbeddedServer
 from streams.errors import Disconnected, OutcomeUnknown
-from streams.publisher import Publisher
-from streams.pull_once import PullOnce
-from streams.server import EmbeddedServer
+from streams.link.connection import Connection, connect
+from streams.publish.publisher import Publisher
+from streams.pull.once import PullOnce
 from tests.support.desks import TOPIC, Office, open_office, open_second_office, open_service
 from tests.support.gateway import running_gateway
 from tests.support.job_workers import Log, handler, working

@@ -18,14 +18,14 @@ from actors.jobs.rules.job_answers import Added
 from penstock.sdk.client import Client
 from penstock.sdk.client_adds import MOST_IN_PART
 from penstock.sdk.held_jobs import HeldJob
-from streams.connection import Connection
-from streams.delayed_jobs import read_notice
+from streams.embedded.server import EmbeddedServer
 from streams.errors import Disconnected, Refused
-from streams.frames import Message
-from streams.job_messages import LARGEST_BODY, NewJob
-from streams.log import read_log
-from streams.server import EmbeddedServer
-from streams.specs import wanted
+from streams.jobs.delayed import read_notice
+from streams.link.connection import Connection
+from streams.link.frames import Message
+from streams.messages.jobs import LARGEST_BODY, NewJob
+from streams.reads.log import read_log
+from streams.topology.specs import wanted
 from tests.support.command import Running, node, plain_environment
 from tests.support.desks import TOPIC, Office, lost_after, open_office, open_service
 from tests.support.moments import a_moment

@@ -4,9 +4,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from streams.connection import Connection
-from streams.publisher import Publisher
-from streams.server import EmbeddedServer
+from streams.embedded.server import EmbeddedServer
+from streams.link.connection import Connection
+from streams.publish.publisher import Publisher
 from tests.support.cli import CommandLine, command_line
 
 

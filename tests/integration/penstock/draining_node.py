@@ -19,7 +19,7 @@ from penstock.node.config import load_config
 from penstock.node.flow_engine import open_flow_engine
 from penstock.node.logs import set_up_logs
 from penstock.node.node import Node
-from streams.puller import Delivery, Puller
+from streams.pull.puller import Delivery, Puller
 
 IN_HAND = 2
 RATE = 1.0

@@ -18,8 +18,8 @@ from penstock.admin.sources import Edit, Wanted, add, change
 from penstock.node.fetch_engine import FetchEngine
 from penstock.times import time_text
 from platforms.mall.server import Mall
-from streams.connection import Connection
-from streams.publisher import Publisher
+from streams.link.connection import Connection
+from streams.publish.publisher import Publisher
 from tests.support.cli import CommandLine
 from tests.support.engine import (
     QUICK,

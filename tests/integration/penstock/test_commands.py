@@ -12,14 +12,14 @@ from penstock.admin.check import Check
 from penstock.admin.doctor import examine
 from penstock.api.http.tokens import TokenWish, create_token
 from penstock.node.config import Config
-from streams.bucket import Bucket
+from streams.buckets.bucket import Bucket
 from streams.clock import now_ms
-from streams.connection import Connection, connect
-from streams.publisher import Publisher
-from streams.server import EmbeddedServer, embedded_server
-from streams.specs import wanted
+from streams.embedded.server import EmbeddedServer, embedded_server
+from streams.link.connection import Connection, connect
+from streams.publish.publisher import Publisher
 from streams.subjects import Namespace
-from streams.topology import apply
+from streams.topology.specs import wanted
+from streams.topology.topology import apply
 from tests.support.command import penstock, plain_environment
 from tests.support.processes import free_ports
 

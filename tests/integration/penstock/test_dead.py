@@ -6,9 +6,9 @@ import pytest
 from actors.fetch.monitor import hole_dead_letter
 from actors.fetch.rules.ledger import Hole, Ledger, revised
 from actors.fetch.sources import SourceKey
-from streams.fetch_messages import DeadLetter, Order, Try, dead_body, decode_orders, encode
-from streams.log import extent_of, read_log
-from streams.message_ids import order_message_id
+from streams.messages.fetch import DeadLetter, Order, Try, dead_body, decode_orders, encode
+from streams.messages.ids import order_message_id
+from streams.reads.log import extent_of, read_log
 from tests.support.cli import CommandLine
 
 SHOP = SourceKey("mall", "s1")

@@ -13,9 +13,9 @@ from actors.jobs.store import JobStore
 from penstock.admin.dead_letters import DeadLetterEntry
 from penstock.cli.dead import _paced
 from streams.clock import SYSTEM, monotonic_s, now_ms
-from streams.fetch_messages import DeadLetter, encode
-from streams.job_messages import JobRecord
-from streams.log import extent_of, read_log
+from streams.messages.fetch import DeadLetter, encode
+from streams.messages.jobs import JobRecord
+from streams.reads.log import extent_of, read_log
 from tests.support.cli import CommandLine
 
 

@@ -7,10 +7,10 @@ import re
 import anyio
 from aiohttp import ClientSession
 
-from streams.connection import Connection
-from streams.server import EmbeddedServer
-from streams.specs import wanted
+from streams.embedded.server import EmbeddedServer
+from streams.link.connection import Connection
 from streams.subjects import Namespace
+from streams.topology.specs import wanted
 from tests.support.command import node
 from tests.support.moments import a_moment
 from tests.support.processes import free_ports

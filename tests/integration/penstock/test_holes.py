@@ -6,8 +6,8 @@ import pytest
 from actors.fetch.monitor import hole_dead_letter
 from actors.fetch.rules.ledger import Hole, Ledger, OpenSlice, revised
 from actors.fetch.sources import SourceKey
-from streams.fetch_messages import HoleClosed, decode_event, encode
-from streams.log import extent_of, read_log
+from streams.messages.fetch import HoleClosed, decode_event, encode
+from streams.reads.log import extent_of, read_log
 from tests.support.cli import CommandLine
 
 SHOP = SourceKey("mall", "s1")

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import anyio
 
-from streams.bucket import Bucket
-from streams.connection import Connection
-from streams.entries import Change
-from streams.publisher import Publisher
-from streams.server import EmbeddedServer
-from streams.specs import wanted
+from streams.buckets.bucket import Bucket
+from streams.buckets.entries import Change
+from streams.embedded.server import EmbeddedServer
+from streams.link.connection import Connection
+from streams.publish.publisher import Publisher
+from streams.topology.specs import wanted
 from tests.support.command import node
 from tests.support.server import make_topology
 

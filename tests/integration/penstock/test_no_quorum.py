@@ -6,8 +6,8 @@ from pathlib import Path
 import anyio
 
 from streams.clock import monotonic_s
-from streams.connection import Connection, connect
 from streams.errors import StreamError
+from streams.link.connection import Connection, connect
 from tests.support.command import Ended, node, penstock
 from tests.support.moments import a_moment
 from tests.support.processes import ServerProcess, cluster, urls_of

@@ -19,7 +19,7 @@ from penstock.node.outbox_relay import Moved, relay, relay_once
 from penstock.sdk.calls import ServiceClient
 from penstock.sdk.client import Client, connect
 from penstock.sdk.outbox import Outbox
-from streams.connection import connect as connect_to_server
+from streams.link.connection import connect as connect_to_server
 from streams.subjects import Namespace
 from tests.support.command import penstock, plain_environment
 from tests.support.engine import logging_of

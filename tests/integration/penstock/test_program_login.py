@@ -15,8 +15,8 @@ import penstock
 from penstock.errors import NotAccepted
 from penstock.sdk.client import Client
 from penstock.sdk.outbox import Outbox
-from streams.connection import Connection, connect
-from streams.frames import Message, publish_frame
+from streams.link.connection import Connection, connect
+from streams.link.frames import Message, publish_frame
 from tests.support.accounts import Users, secured_server
 from tests.support.command import penstock as command
 from tests.support.command import plain_environment

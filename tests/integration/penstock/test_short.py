@@ -12,9 +12,9 @@ from actors.fetch.rules.ledger import Ledger, Pass, Shortfall
 from actors.fetch.sources import SourceKey
 from penstock.times import time_text
 from platforms.mall.server import Mall
-from streams.connection import Connection
-from streams.fetch_messages import HoleMade, SliceCompleted
-from streams.publisher import Publisher
+from streams.link.connection import Connection
+from streams.messages.fetch import HoleMade, SliceCompleted
+from streams.publish.publisher import Publisher
 from tests.support.cli import CommandLine
 from tests.support.engine import (
     Node,

@@ -12,8 +12,8 @@ from actors.fetch.rules.ledger import Ledger, first_ledger
 from actors.fetch.source_import import AT_ONCE, Imported, SourceRow
 from actors.fetch.sources import SourceKey
 from penstock.admin.source_moves import remove
+from streams.buckets.entries import Entry
 from streams.clock import now_ms
-from streams.entries import Entry
 from tests.support.cli import CommandLine
 
 ACCOUNT = {"base_url": "http://127.0.0.1:9"}

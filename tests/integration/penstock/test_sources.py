@@ -14,10 +14,10 @@ from actors.fetch.sources import SourceKey, SourceRecord
 from actors.runtime.membership import NodeRecord
 from penstock.admin.sources import SourceAdded, Wanted, add
 from streams.clock import now_ms
-from streams.fetch_messages import SliceCompleted
-from streams.publisher import Outgoing
-from streams.specs import sink_consumer
-from streams.topology import ensure_consumer
+from streams.messages.fetch import SliceCompleted
+from streams.publish.publisher import Outgoing
+from streams.topology.specs import sink_consumer
+from streams.topology.topology import ensure_consumer
 from tests.support.cli import Answer, CommandLine
 from tests.support.moments import a_moment
 

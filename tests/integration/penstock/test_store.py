@@ -12,7 +12,7 @@ import aiohttp
 import anyio
 import pytest
 
-from streams.store_health import room_at
+from streams.link.store_health import room_at
 from tests.support.command import Running, node, penstock
 from tests.support.disks import fill, small_disk
 from tests.support.moments import a_moment

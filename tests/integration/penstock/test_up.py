@@ -11,14 +11,14 @@ import pytest
 
 from actors.runtime.membership import TTL_S
 from penstock.node.last_end import LAST_S
-from streams.connection import Connection, connect
-from streams.credentials import Credentials
-from streams.publisher import Publisher
-from streams.puller import Puller
-from streams.server import EmbeddedServer, embedded_server
-from streams.specs import wanted
+from streams.embedded.server import EmbeddedServer, embedded_server
+from streams.link.connection import Connection, connect
+from streams.link.credentials import Credentials
+from streams.publish.publisher import Publisher
+from streams.pull.puller import Puller
 from streams.subjects import Namespace
-from streams.topology import apply
+from streams.topology.specs import wanted
+from streams.topology.topology import apply
 from tests.support.command import node, penstock, penstock_within
 from tests.support.moments import a_moment
 from tests.support.processes import free_ports

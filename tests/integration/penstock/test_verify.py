@@ -13,10 +13,10 @@ from penstock.admin.source_moves import remove, rewind
 from penstock.admin.sources import Wanted, add
 from penstock.times import time_text
 from platforms.mall.server import Mall
-from streams.connection import Connection
-from streams.fetch_messages import ListedOrder, OrderPage, SliceCompleted, decode_orders, encode
-from streams.log import delete_entry, read_log
-from streams.publisher import Publisher
+from streams.link.connection import Connection
+from streams.messages.fetch import ListedOrder, OrderPage, SliceCompleted, decode_orders, encode
+from streams.publish.publisher import Publisher
+from streams.reads.log import delete_entry, read_log
 from tests.support.cli import CommandLine
 from tests.support.engine import (
     a_mall,

@@ -13,8 +13,8 @@ from actors.runtime.cluster_watch import ClusterWatch
 from penstock.errors import NotAccepted, PenstockError
 from penstock.sdk.calls import ServiceClient
 from streams.clock import monotonic_s
-from streams.connection import Connection, connect
-from streams.frames import Message, publish_frame
+from streams.link.connection import Connection, connect
+from streams.link.frames import Message, publish_frame
 from streams.micro import WHO, Endpoint, RequestRefused, Service
 from tests.support.moments import a_moment
 from tests.support.processes import Links, ServerProcess, cluster, open_links
@@ -88,7 +88,7 @@ async def test_a_client_stays_where_a_node_answers_some_of_its_requests(
     server: Reachable, connection: Connection, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     """Another service has no node. What is under way at this server would be lost."""
-    for name, seconds in (("streams.contact.LEAVE_S", 1.5), ("penstock.sdk.calls.AT_IT_S", 0.1)):
+    for name, seconds in (("streams.link.contact.LEAVE_S", 1.5), ("penstock.sdk.calls.AT_IT_S", 0.1)):
         monkeypatch.setattr(name, seconds)
     goes_on, left = anyio.Event(), anyio.Event()
 

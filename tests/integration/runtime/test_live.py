@@ -9,10 +9,10 @@ import anyio
 import pytest
 
 from actors.runtime.live import AT_ONCE, Live
-from streams.bucket import Bucket
-from streams.connection import Connection, connect
-from streams.publisher import Publisher
-from streams.server import EmbeddedServer
+from streams.buckets.bucket import Bucket
+from streams.embedded.server import EmbeddedServer
+from streams.link.connection import Connection, connect
+from streams.publish.publisher import Publisher
 from tests.support.buckets import bucket_of
 from tests.support.proxy import proxy
 

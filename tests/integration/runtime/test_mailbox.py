@@ -13,14 +13,14 @@ import pytest
 
 from actors.runtime import actor as loop
 from actors.runtime.actor import Ack, Actor, BuryMessage, Decision, Forget, GiveBack, Mailbox, Settle, Work
-from streams.bucket import Bucket
+from streams.buckets.bucket import Bucket
 from streams.clock import SYSTEM
-from streams.connection import Connection, connect
+from streams.embedded.server import EmbeddedServer
 from streams.errors import ConnectionLost, MalformedMessage, RevisionConflict
-from streams.fetch_messages import DeadLetter, dead_payload, decode_dead_letter
-from streams.publisher import Outgoing, Publisher
-from streams.puller import Delivery, Puller
-from streams.server import EmbeddedServer
+from streams.link.connection import Connection, connect
+from streams.messages.fetch import DeadLetter, dead_payload, decode_dead_letter
+from streams.publish.publisher import Outgoing, Publisher
+from streams.pull.puller import Delivery, Puller
 from streams.subjects import Namespace
 from tests.support.moments import a_moment
 from tests.support.server import add_consumer, add_stream, full, stream_state

@@ -13,15 +13,15 @@ from actors.runtime.membership import ANEW_S, Members, NameTaken, NodeRecord, St
 from actors.runtime.membership import TTL_S as TTL_S_OF_ALL
 from actors.runtime.store_notices import turn_of
 from actors.runtime.supervisor import ActorState
-from streams.bucket import Bucket
+from streams.buckets.bucket import Bucket
+from streams.buckets.entries import Entry
 from streams.clock import SYSTEM, monotonic_s
-from streams.connection import Connection, connect
-from streams.entries import Entry
-from streams.fetch_messages import FetchEvent, NodeJoined, NodeLeft
-from streams.publisher import Publisher
-from streams.server import EmbeddedServer, embedded_server
-from streams.specs import wanted
+from streams.embedded.server import EmbeddedServer, embedded_server
+from streams.link.connection import Connection, connect
+from streams.messages.fetch import FetchEvent, NodeJoined, NodeLeft
+from streams.publish.publisher import Publisher
 from streams.subjects import Namespace
+from streams.topology.specs import wanted
 from tests.support.moments import a_moment
 from tests.support.proxy import proxy
 from tests.support.server import Reachable, make_topology, topology_for

@@ -15,11 +15,11 @@ from actors.runtime.rules.notices import Notice
 from actors.runtime.store_notices import StoreNotices
 from actors.runtime.store_watch import WENT_BACK
 from actors.runtime.transport import Transport
-from streams.bucket import Bucket
-from streams.connection import Connection
-from streams.fetch_messages import SinkDown, SinkUp
-from streams.publisher import Publisher
-from streams.specs import wanted
+from streams.buckets.bucket import Bucket
+from streams.link.connection import Connection
+from streams.messages.fetch import SinkDown, SinkUp
+from streams.publish.publisher import Publisher
+from streams.topology.specs import wanted
 from tests.support.office import Office, an_office
 from tests.support.server import make_topology
 

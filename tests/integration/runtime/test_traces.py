@@ -19,12 +19,12 @@ from actors.flow.flows import rounds_topic, rows_topic
 from actors.runtime.tracing import traces
 from penstock.errors import UsageError
 from penstock.node.traces import begin_traces
-from streams.connection import Connection
-from streams.fetch_messages import Order
-from streams.publisher import Publisher
-from streams.server import EmbeddedServer
-from streams.specs import sink_consumer, wanted
-from streams.topology import ensure_consumer
+from streams.embedded.server import EmbeddedServer
+from streams.link.connection import Connection
+from streams.messages.fetch import Order
+from streams.publish.publisher import Publisher
+from streams.topology.specs import sink_consumer, wanted
+from streams.topology.topology import ensure_consumer
 from tests.support.command import node
 from tests.support.engine import a_mall, add_source, history_start_ms, running_node
 from tests.support.moments import a_moment

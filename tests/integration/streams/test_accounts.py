@@ -10,20 +10,20 @@ from anyio import Event, create_task_group, fail_after
 import penstock
 from actors.runtime.rate_client import LeasedRates
 from actors.runtime.rate_counts import RateCounts, gather_begun
-from streams.bucket import Bucket
+from streams.buckets.bucket import Bucket
+from streams.buckets.entries import Synced
+from streams.buckets.lease import acquire
 from streams.clock import now_ms
-from streams.connection import Connection, connect
-from streams.entries import Synced
+from streams.embedded.server import EmbeddedServer
 from streams.errors import PermissionDenied, StreamError
-from streams.frames import Message
-from streams.lease import acquire
+from streams.link.connection import Connection, connect
+from streams.link.frames import Message
 from streams.micro import QUESTION_HEADER, WHO, Endpoint, Service
-from streams.publisher import Publisher
-from streams.puller import Puller
-from streams.server import EmbeddedServer
-from streams.specs import fetch_consumer, sink_consumer, wanted
+from streams.publish.publisher import Publisher
+from streams.pull.puller import Puller
 from streams.subjects import Namespace
-from streams.topology import apply, ensure_consumer, require
+from streams.topology.specs import fetch_consumer, sink_consumer, wanted
+from streams.topology.topology import apply, ensure_consumer, require
 from tests.support.accounts import Users, secured_server
 
 pytestmark = pytest.mark.asyncio(loop_factories=["asyncio"])  # the server's permissions do not depend on the loop

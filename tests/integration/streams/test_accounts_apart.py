@@ -7,13 +7,13 @@ from contextlib import suppress
 import pytest
 from anyio import fail_after
 
-from streams.connection import Connection, connect
+from streams.embedded.server import EmbeddedServer
 from streams.errors import NoStream, PermissionDenied
-from streams.frames import publish_frame
-from streams.server import EmbeddedServer
-from streams.specs import wanted
+from streams.link.connection import Connection, connect
+from streams.link.frames import publish_frame
 from streams.subjects import Namespace
-from streams.topology import apply
+from streams.topology.specs import wanted
+from streams.topology.topology import apply
 from tests.support.accounts import SHIPPED, Users, block_of, reachable, secured_server, spy, with_spies
 from tests.support.moments import a_moment
 

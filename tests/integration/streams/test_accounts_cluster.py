@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 from anyio import fail_after
 
-from streams.connection import Connection, connect
-from streams.direct_get import get_batch
 from streams.errors import NoStream
-from streams.frames import Message, publish_frame
-from streams.publisher import Publisher
-from streams.specs import wanted
+from streams.link.connection import Connection, connect
+from streams.link.frames import Message, publish_frame
+from streams.publish.publisher import Publisher
+from streams.reads.direct_get import get_batch
 from streams.subjects import Namespace
-from streams.topology import apply
+from streams.topology.specs import wanted
+from streams.topology.topology import apply
 from tests.support.accounts import Users
 from tests.support.moments import a_moment
 from tests.support.processes import cluster, include_line

@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 import pytest
 
-from streams.connection import Connection
 from streams.errors import MalformedHeader, MalformedSubject, StreamError, TooLarge
-from streams.publisher import Outgoing, Publisher, Receipt
+from streams.link.connection import Connection
+from streams.publish.publisher import Outgoing, Publisher, Receipt
 from streams.subjects import token_of
 from tests.support.server import add_stream, stream_state
 

@@ -8,9 +8,9 @@ import msgspec
 import pytest
 from anyio import Event, create_task_group, fail_after
 
-from streams.bucket import Bucket
-from streams.connection import Connection, connect
-from streams.entries import Entry
+from streams.buckets.bucket import Bucket
+from streams.buckets.entries import Entry
+from streams.embedded.server import EmbeddedServer
 from streams.errors import (
     Disconnected,
     MalformedMessage,
@@ -21,8 +21,8 @@ from streams.errors import (
     RevisionConflict,
     TooLarge,
 )
-from streams.publisher import Publisher
-from streams.server import EmbeddedServer
+from streams.link.connection import Connection, connect
+from streams.publish.publisher import Publisher
 from tests.support.buckets import bucket_of
 from tests.support.moments import a_moment
 from tests.support.proxy import Proxy, proxy

@@ -9,17 +9,17 @@ from typing import Any
 import pytest
 from anyio import create_task_group, fail_after
 
-from streams.bucket import Bucket
+from streams.buckets.bucket import Bucket
+from streams.buckets.entries import Synced
+from streams.buckets.watch import Watch
 from streams.clock import monotonic_s
-from streams.connection import Connection, connect
-from streams.entries import Synced
 from streams.errors import OutcomeUnknown, RevisionConflict, TopologyMismatch
-from streams.log import last_entries
-from streams.publisher import Outgoing, Publisher, Receipt
-from streams.specs import wanted
+from streams.link.connection import Connection, connect
+from streams.publish.publisher import Outgoing, Publisher, Receipt
+from streams.reads.log import last_entries
 from streams.subjects import Namespace
-from streams.topology import apply, require
-from streams.watch import Watch
+from streams.topology.specs import wanted
+from streams.topology.topology import apply, require
 from tests.support.moments import a_moment
 from tests.support.processes import ServerProcess, cluster, urls_of
 from tests.support.server import freeze, leader_of, once_it_is_led, thaw

@@ -8,8 +8,7 @@ import anyio
 import nkeys  # type: ignore[import-untyped] # it has none
 import pytest
 
-from streams.connection import Connection, connect
-from streams.credentials import Credentials
+from streams.embedded.server import EmbeddedServer, embedded_server
 from streams.errors import (
     ConnectionLost,
     Disconnected,
@@ -19,9 +18,10 @@ from streams.errors import (
     Refused,
     StreamError,
 )
-from streams.frames import Message
-from streams.publisher import Publisher
-from streams.server import EmbeddedServer, embedded_server
+from streams.link.connection import Connection, connect
+from streams.link.credentials import Credentials
+from streams.link.frames import Message
+from streams.publish.publisher import Publisher
 from tests.support.moments import a_moment
 from tests.support.proxy import Side, proxy
 from tests.support.server import freeze, thaw

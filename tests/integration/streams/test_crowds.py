@@ -4,11 +4,11 @@ import random
 
 import pytest
 
-from streams import crowds
-from streams.connection import Connection
-from streams.crowds import Crowds
-from streams.log import LogEntry, delete_entry, purge_subject, read_log
-from streams.publisher import Outgoing, Publisher
+from streams.link.connection import Connection
+from streams.publish.publisher import Outgoing, Publisher
+from streams.reads import crowds
+from streams.reads.crowds import Crowds
+from streams.reads.log import LogEntry, delete_entry, purge_subject, read_log
 from tests.support.server import add_stream
 
 S = 10.0

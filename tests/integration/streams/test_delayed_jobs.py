@@ -5,13 +5,13 @@ from itertools import count
 import anyio
 import pytest
 
-from streams.connection import Connection
-from streams.delayed_jobs import DelayedJobs
 from streams.errors import NoStream
-from streams.job_messages import JobDone, JobRecord, encode_job
-from streams.publisher import Outgoing, Publisher
+from streams.jobs.delayed import DelayedJobs
+from streams.jobs.timetable import at_line
+from streams.link.connection import Connection
+from streams.messages.jobs import JobDone, JobRecord, encode_job
+from streams.publish.publisher import Outgoing, Publisher
 from streams.subjects import token_of
-from streams.timetable import at_line
 from tests.support.jobs import topology_of_jobs
 from tests.support.server import make_topology
 
@@ -57,7 +57,7 @@ async def test_a_sweep_finds_every_delayed_job(connection: Connection, publisher
 async def test_a_sweep_comes_to_an_end_while_jobs_are_added_faster_than_it_reads(
     connection: Connection, publisher: Publisher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("streams.delayed_jobs.SHORTEST_PAGE", 10)
+    monkeypatch.setattr("streams.jobs.delayed.SHORTEST_PAGE", 10)
     await make_topology(connection, topology_of_jobs(connection.namespace))
     await publisher.publish_many([stored(connection, "delayed", f"old-{n}", LATER_MS) for n in range(100)])
     found: set[tuple[int, bytes]] = set()

@@ -6,11 +6,11 @@ from pathlib import Path
 import anyio
 import pytest
 
-from streams.connection import Connection
-from streams.files import CHUNK, DamagedFile, Files, FileTooLarge, files_stream
-from streams.log import count_of, extent_of, purge_subject
-from streams.publisher import Publisher
-from streams.server import EmbeddedServer
+from streams.buckets.files import CHUNK, DamagedFile, Files, FileTooLarge, files_stream
+from streams.embedded.server import EmbeddedServer
+from streams.link.connection import Connection
+from streams.publish.publisher import Publisher
+from streams.reads.log import count_of, extent_of, purge_subject
 from tests.support.natscli import NatsCli
 from tests.support.server import copies
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import anyio
 import pytest
 
-from streams.connection import Connection, connect
-from streams.log import delete_entry, extent_of
-from streams.publisher import Publisher
-from streams.server import embedded_server
+from streams.embedded.server import embedded_server
+from streams.link.connection import Connection, connect
+from streams.publish.publisher import Publisher
+from streams.reads.log import delete_entry, extent_of
 from tests.support.moments import a_moment
 
 SIZE = 40_000

@@ -5,10 +5,10 @@ import math
 import pytest
 
 from streams.clock import monotonic_s
-from streams.connection import Connection
-from streams.leader_terms import FRESH_S, LeaderTerm
-from streams.specs import wanted
-from streams.topology import apply
+from streams.jobs.leader_terms import FRESH_S, LeaderTerm
+from streams.link.connection import Connection
+from streams.topology.specs import wanted
+from streams.topology.topology import apply
 from tests.support.moments import a_moment
 
 

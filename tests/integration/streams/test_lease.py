@@ -5,13 +5,13 @@ import anyio.lowlevel
 import pytest
 from anyio import Event, create_task_group, fail_after
 
-from streams.bucket import Bucket
+from streams.buckets.bucket import Bucket
+from streams.buckets.lease import Lease, acquire, lead, read_record
 from streams.clock import monotonic_s
-from streams.connection import Connection, connect
+from streams.embedded.server import EmbeddedServer
 from streams.errors import Disconnected, LeaseLost, OutcomeUnknown
-from streams.lease import Lease, acquire, lead, read_record
-from streams.publisher import Publisher
-from streams.server import EmbeddedServer
+from streams.link.connection import Connection, connect
+from streams.publish.publisher import Publisher
 from tests.support.buckets import bucket_of
 from tests.support.proxy import proxy
 

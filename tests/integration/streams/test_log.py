@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
-from streams import leader_get
-from streams.connection import Connection, connect
+from streams.embedded.server import EmbeddedServer
 from streams.errors import NoStream
-from streams.log import LogEntry, delete_entry, entry_at, extent_of, last_entries, purge_subject, read_log
-from streams.publisher import Outgoing, Publisher
-from streams.server import EmbeddedServer
+from streams.link.connection import Connection, connect
+from streams.publish.publisher import Outgoing, Publisher
+from streams.reads import leader_get
+from streams.reads.log import LogEntry, delete_entry, entry_at, extent_of, last_entries, purge_subject, read_log
 from tests.support.proxy import proxy
 from tests.support.server import add_stream
 
@@ -96,7 +96,7 @@ async def test_more_subjects_than_one_answer_may_tell_come_in_several(
 async def test_more_bytes_than_one_answer_may_have_come_in_several(
     connection: Connection, publisher: Publisher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("streams.log.PAGE_BYTES", 10_000)
+    monkeypatch.setattr("streams.reads.log.PAGE_BYTES", 10_000)
     stream = await _fill_by_subject(connection, publisher, 40, b"x" * 1_000)
     entries = await _read(connection, stream, "events", ">")
     assert [entry.seq for entry in entries] == list(range(1, 41))
@@ -107,7 +107,7 @@ async def test_more_bytes_than_one_answer_may_have_come_in_several(
 async def test_over_a_slow_link_an_answer_that_goes_on_is_awaited(
     connection: Connection, publisher: Publisher, server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("streams.direct_get.TRY_S", 0.3)
+    monkeypatch.setattr("streams.reads.direct_get.TRY_S", 0.3)
     stream = await _fill_by_subject(connection, publisher, 30, b"x" * 100_000)
     pattern = connection.namespace.pattern("events", ">")
     async with proxy(server.port) as middle:

@@ -11,11 +11,11 @@ import anyio
 import pytest
 
 from streams import micro
-from streams.connection import Connection
+from streams.embedded.server import EmbeddedServer
 from streams.errors import NoStream, OutcomeUnknown
-from streams.frames import Message
+from streams.link.connection import Connection
+from streams.link.frames import Message
 from streams.micro import QUESTION_HEADER, WHO, Endpoint, RequestRefused, Service
-from streams.server import EmbeddedServer
 from tests.support.moments import a_moment
 from tests.support.natscli import NatsCli
 from tests.support.server import connected

@@ -6,13 +6,13 @@ from anyio.lowlevel import checkpoint
 from msgspec.structs import replace
 
 from streams.clock import now_ms
-from streams.connection import Connection, connect
+from streams.embedded.server import EmbeddedServer
 from streams.errors import Disconnected, OutcomeUnknown, Refused, RevisionConflict, StreamError, TooLarge
-from streams.log import delete_entry, last_entry
-from streams.moves import Move, Mover
-from streams.outcomes import Outgoing, Receipt
-from streams.publisher import Publisher
-from streams.server import EmbeddedServer
+from streams.jobs.moves import Move, Mover
+from streams.link.connection import Connection, connect
+from streams.publish.outcomes import Outgoing, Receipt
+from streams.publish.publisher import Publisher
+from streams.reads.log import delete_entry, last_entry
 from tests.support.moments import a_moment
 from tests.support.server import add_stream, freeze, stream_state, thaw
 

@@ -6,15 +6,15 @@ import pytest
 from anyio import fail_after
 from msgspec import Struct, json
 
-from streams.bucket import Bucket
-from streams.connection import Connection
-from streams.entries import Change, Synced
+from streams.buckets.bucket import Bucket
+from streams.buckets.entries import Change, Synced
+from streams.buckets.lease import LeaseRecord, acquire
+from streams.embedded.server import EmbeddedServer
 from streams.errors import RevisionConflict
-from streams.lease import LeaseRecord, acquire
-from streams.publisher import Publisher
-from streams.server import EmbeddedServer
-from streams.specs import fetch_consumer, wanted
-from streams.topology import apply, ensure_consumer, require
+from streams.link.connection import Connection
+from streams.publish.publisher import Publisher
+from streams.topology.specs import fetch_consumer, wanted
+from streams.topology.topology import apply, ensure_consumer, require
 from tests.support.natscli import NatsCli
 
 pytestmark = pytest.mark.asyncio(loop_factories=["asyncio"])  # a foreign process does not see the loop

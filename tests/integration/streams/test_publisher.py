@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 import anyio
 import pytest
 
-from streams.connection import Connection, connect
+from streams.embedded.server import EmbeddedServer
 from streams.errors import (
     ConnectionLost,
     Disconnected,
@@ -18,8 +18,8 @@ from streams.errors import (
     StoreFull,
     TooLarge,
 )
-from streams.publisher import Outgoing, Publisher, Receipt
-from streams.server import EmbeddedServer
+from streams.link.connection import Connection, connect
+from streams.publish.publisher import Outgoing, Publisher, Receipt
 from tests.support.proxy import Proxy, proxy
 from tests.support.server import add_stream, freeze, stream_state, thaw
 

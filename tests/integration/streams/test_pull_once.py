@@ -7,12 +7,12 @@ import anyio
 import pytest
 from anyio import create_task_group, fail_after
 
-from streams.connection import Connection, connect
-from streams.delivery import Delivery
+from streams.embedded.server import EmbeddedServer
 from streams.errors import Disconnected, NoStream, OutcomeUnknown, Refused
-from streams.publisher import Outgoing, Publisher
-from streams.pull_once import PullOnce
-from streams.server import EmbeddedServer
+from streams.link.connection import Connection, connect
+from streams.publish.publisher import Outgoing, Publisher
+from streams.pull.delivery import Delivery
+from streams.pull.once import PullOnce
 from tests.support.moments import a_moment
 from tests.support.server import add_consumer, add_stream, freeze, thaw
 
@@ -26,7 +26,7 @@ MOST_BYTES = 1 << 20
 @pytest.fixture(autouse=True)
 def _waits_for_all_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a busy machine the messages of one answer may come a moment apart."""
-    monkeypatch.setattr("streams.pull_once.LINGER_S", 2.0)
+    monkeypatch.setattr("streams.pull.once.LINGER_S", 2.0)
 
 
 @pytest.fixture
@@ -121,7 +121,7 @@ async def test_a_waiting_caller_gets_what_comes(
 async def test_a_wait_outlasts_the_pieces_it_is_made_of(
     stream: str, pulls: PullOnce, publisher: Publisher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("streams.pull_once.PIECE_S", 0.1)
+    monkeypatch.setattr("streams.pull.once.PIECE_S", 0.1)
     got: list[Delivery] = []
 
     async def wait() -> None:
@@ -222,7 +222,7 @@ async def test_a_wait_survives_the_server_being_killed(own_server: EmbeddedServe
 
 
 async def test_no_such_consumer_is_told(stream: str, pulls: PullOnce, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("streams.pull_once.NOBODY_S", 0.3)
+    monkeypatch.setattr("streams.pull.once.NOBODY_S", 0.3)
     with fail_after(30):
         with pytest.raises(NoStream):
             await pulls.pull(stream, "nobody", most=1)
@@ -234,7 +234,7 @@ async def test_no_such_consumer_is_told(stream: str, pulls: PullOnce, monkeypatc
 async def test_a_server_that_says_nothing_is_told_apart_from_one_that_has_nothing(
     own_server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("streams.pull_once.LINK_S", 0.3)
+    monkeypatch.setattr("streams.pull.once.LINK_S", 0.3)
     with fail_after(30):
         async with connect(own_server.url, name="test") as connection:
             stream = await add_stream(connection, "WORK", retention="workqueue")
@@ -244,7 +244,7 @@ async def test_a_server_that_says_nothing_is_told_apart_from_one_that_has_nothin
                 with pytest.raises(Disconnected):
                     await pulls.pull(stream, CONSUMER, most=1)
                 thaw(own_server)
-                monkeypatch.setattr("streams.pull_once.LINK_S", 10.0)
+                monkeypatch.setattr("streams.pull.once.LINK_S", 10.0)
                 assert await pulls.pull(stream, CONSUMER, most=1) == []
 
 
@@ -284,7 +284,7 @@ async def test_the_first_of_many_that_wait_for_one_gets_it_with_a_bound_of_bytes
     stream: str, pulls: PullOnce, publisher: Publisher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A request for one message is completed by its first: nothing has come before its last status."""
-    monkeypatch.setattr("streams.pull_once.PIECE_S", 30.0)  # no request ends by its time
+    monkeypatch.setattr("streams.pull.once.PIECE_S", 30.0)  # no request ends by its time
     got: list[Delivery] = []
 
     async def wait() -> None:
@@ -304,7 +304,7 @@ async def test_the_first_of_many_that_wait_for_one_gets_it_with_a_bound_of_bytes
 async def test_a_wait_outlasts_a_new_leader_of_its_consumer(
     stream: str, pulls: PullOnce, publisher: Publisher, connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("streams.pull_once.NOBODY_S", 30.0)
+    monkeypatch.setattr("streams.pull.once.NOBODY_S", 30.0)
     got: list[Delivery] = []
 
     async def wait() -> None:

@@ -7,11 +7,11 @@ from datetime import datetime
 import anyio
 import pytest
 
-from streams.connection import Connection, connect
+from streams.embedded.server import EmbeddedServer, embedded_server
 from streams.errors import NoStream, PermissionDenied, StreamError
-from streams.publisher import Outgoing, Publisher
-from streams.puller import Delivery, Puller
-from streams.server import EmbeddedServer, embedded_server
+from streams.link.connection import Connection, connect
+from streams.publish.publisher import Outgoing, Publisher
+from streams.pull.puller import Delivery, Puller
 from tests.support.moments import a_moment
 from tests.support.server import add_consumer, add_stream, stream_state
 
@@ -302,7 +302,7 @@ async def test_it_waits_for_its_consumer_and_says_so_once(
     connection: Connection, caplog: pytest.LogCaptureFixture
 ) -> None:
     stream = connection.namespace.stream("WORK")
-    caplog.set_level(logging.INFO, "streams.puller")
+    caplog.set_level(logging.INFO, "streams.pull.puller")
 
     def told() -> list[str]:
         return [

@@ -5,16 +5,16 @@ from collections import Counter
 import anyio
 import pytest
 
-from streams.connection import Connection, connect
-from streams.log import read_log
-from streams.outcomes import Outgoing
-from streams.publisher import Publisher
-from streams.pull_once import PullOnce
-from streams.puller import Puller
+from streams.embedded.server import EmbeddedServer
+from streams.link.connection import Connection, connect
+from streams.publish.outcomes import Outgoing
+from streams.publish.publisher import Publisher
+from streams.pull.once import PullOnce
+from streams.pull.puller import Puller
+from streams.reads.log import read_log
 from streams.resurrected import hand_out_again, remove_resurrected
-from streams.server import EmbeddedServer
-from streams.specs import submit_batch_consumer, submit_consumer
-from streams.topology import ensure_consumer
+from streams.topology.specs import submit_batch_consumer, submit_consumer
+from streams.topology.topology import ensure_consumer
 from tests.support.server import add_consumer, add_stream, until_written
 
 CONSUMERS = {"a": "c", "b": "d"}

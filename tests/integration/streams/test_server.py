@@ -10,16 +10,16 @@ from pathlib import Path
 import anyio
 import pytest
 
-from streams.connection import connect
+from streams.embedded.server import EmbeddedServer, embedded_server, find_binary
 from streams.errors import ServerNotStarted
-from streams.publisher import Publisher
-from streams.server import EmbeddedServer, embedded_server, find_binary
+from streams.link.connection import connect
+from streams.publish.publisher import Publisher
 from tests.support.server import add_stream, stream_state
 
 PARENT = """
 import asyncio, sys
 from pathlib import Path
-from streams.server import embedded_server
+from streams.embedded.server import embedded_server
 
 async def main():
     async with embedded_server(Path(sys.argv[1])) as server:
@@ -127,8 +127,8 @@ def put_before(monkeypatch: pytest.MonkeyPatch, folder: Path, lines: str) -> Non
     program = folder / "instead"
     program.write_text(f"#!/bin/sh\nREAL={find_binary()}\n{lines}\n")
     program.chmod(0o700)
-    monkeypatch.setattr("streams.server.find_binary", lambda: program)
-    monkeypatch.setattr("streams.server.TELL_S", 0.1)
+    monkeypatch.setattr("streams.embedded.server.find_binary", lambda: program)
+    monkeypatch.setattr("streams.embedded.server.TELL_S", 0.1)
 
 
 async def test_a_start_may_take_long_while_the_server_gets_on_with_it(
@@ -137,7 +137,7 @@ async def test_a_start_may_take_long_while_the_server_gets_on_with_it(
     caplog.set_level("INFO")
     told: list[None] = []
     reading = "[1] 2026/11/25 04:53:55.04 [INF]   Starting restore for stream '$G > PENSTOCK_JOBS'"
-    monkeypatch.setattr("streams.server.STILL_S", 4.0)
+    monkeypatch.setattr("streams.embedded.server.STILL_S", 4.0)
     put_before(
         monkeypatch,
         tmp_path,
@@ -151,7 +151,7 @@ exec $REAL "$@" """,
 
 
 async def test_a_start_that_does_nothing_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("streams.server.STILL_S", 0.3)
+    monkeypatch.setattr("streams.embedded.server.STILL_S", 0.3)
     put_before(monkeypatch, tmp_path, "exec sleep 600")
     with pytest.raises(ServerNotStarted, match=r"has done nothing for 0\.3 s"):
         async with embedded_server(tmp_path / "store"):

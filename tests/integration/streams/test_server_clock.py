@@ -5,13 +5,13 @@ import logging
 import anyio
 import pytest
 
-from streams import server_clock
 from streams.clock import now_ms
-from streams.connection import Connection, connect
-from streams.log import read_log
-from streams.publisher import Publisher
-from streams.server import EmbeddedServer
-from streams.server_clock import ServerClock
+from streams.embedded.server import EmbeddedServer
+from streams.link import server_clock
+from streams.link.connection import Connection, connect
+from streams.link.server_clock import ServerClock
+from streams.publish.publisher import Publisher
+from streams.reads.log import read_log
 from tests.support.moments import a_moment
 from tests.support.proxy import proxy
 from tests.support.server import add_stream, fresh_namespace
@@ -70,7 +70,7 @@ async def test_a_missing_stream_leaves_the_local_clock_and_is_told_once(
     clock = ServerClock(connection, connection.namespace.stream("NONE"))
 
     def told() -> list[str]:
-        return [record.message for record in caplog.records if record.name == "streams.server_clock"]
+        return [record.message for record in caplog.records if record.name == "streams.link.server_clock"]
 
     with caplog.at_level(logging.WARNING), anyio.fail_after(60):
         async with anyio.create_task_group() as tasks:

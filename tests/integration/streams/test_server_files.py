@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 from anyio import fail_after
 
-from streams.connection import connect
-from streams.credentials import Credentials
+from streams.embedded.server import embedded_server
 from streams.errors import StreamError
-from streams.server import embedded_server
+from streams.link.connection import connect
+from streams.link.credentials import Credentials
 from tests.support.accounts import Users
 from tests.support.processes import NATS, check_config, include_line, quoted
 from tests.support.tls import make_certificates

@@ -6,10 +6,10 @@ from pathlib import Path
 import anyio
 import pytest
 
-from streams.connection import Connection, connect
+from streams.embedded.server import EmbeddedServer
 from streams.errors import StreamError
-from streams.publisher import Publisher
-from streams.server import EmbeddedServer
+from streams.link.connection import Connection, connect
+from streams.publish.publisher import Publisher
 from streams.store_memory import StoreMemory, WentBack
 from tests.support.moments import a_moment
 from tests.support.server import add_stream

@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 from anyio import create_task_group, fail_after
 
-from streams.connection import Connection, connect
+from streams.embedded.server import embedded_server
 from streams.errors import NoStream, Refused, TopologyMismatch
-from streams.publisher import Outgoing, Publisher
-from streams.server import embedded_server
-from streams.specs import (
+from streams.link.connection import Connection, connect
+from streams.publish.publisher import Outgoing, Publisher
+from streams.topology.specs import (
     ConsumerSpec,
     Sizes,
     Topology,
@@ -19,7 +19,7 @@ from streams.specs import (
     submit_consumer,
     wanted,
 )
-from streams.topology import apply, diff, ensure_consumer, require
+from streams.topology.topology import apply, diff, ensure_consumer, require
 from tests.support.server import stream_state
 
 
@@ -125,7 +125,7 @@ async def test_other_sizes_are_told_and_do_not_keep_a_node_from_running(
     await apply(connection, topology)
     await edit(connection, connection.namespace.stream("EVENTS"), max_age=3600 * 10**9)
     await require(connection, topology)
-    assert [record.message for record in caplog.records if record.name == "streams.topology"].count(
+    assert [record.message for record in caplog.records if record.name == "streams.topology.topology"].count(
         "topology.differs"
     ) == 1
     sized = wanted(connection.namespace, profile="fast", sizes=Sizes(events_days=1))

@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 from anyio import Event, create_task_group, fail_after
 
-from streams.bucket import Bucket
+from streams.buckets.bucket import Bucket
+from streams.buckets.entries import Change, Synced
+from streams.buckets.watch import BEATS, HEARTBEAT_S, Watch
 from streams.clock import monotonic_s
-from streams.connection import Connection, connect
-from streams.entries import Change, Synced
+from streams.embedded.server import EmbeddedServer
 from streams.errors import NoStream, Refused
-from streams.publisher import Publisher
-from streams.server import EmbeddedServer
-from streams.watch import BEATS, HEARTBEAT_S, Watch
+from streams.link.connection import Connection, connect
+from streams.publish.publisher import Publisher
 from tests.support.buckets import add_bucket, bucket_of
 from tests.support.moments import a_moment
 from tests.support.proxy import proxy
@@ -224,7 +224,7 @@ async def test_a_gap_makes_it_read_anew(connection: Connection, publisher: Publi
 async def test_silence_makes_it_read_anew(
     connection: Connection, publisher: Publisher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("streams.watch.ALONE_S", 2)
+    monkeypatch.setattr("streams.buckets.watch.ALONE_S", 2)
     bucket = await bucket_of(connection, publisher, bytes)
     await bucket.put("a", b"1")
     with fail_after(30):
@@ -268,8 +268,8 @@ async def test_a_cluster_that_elects_is_asked_again(
 async def test_a_deleted_bucket_is_told_loudly(
     connection: Connection, publisher: Publisher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("streams.watch.MISSING_FOR_S", 0.1)
-    monkeypatch.setattr("streams.watch.ALONE_S", 2)
+    monkeypatch.setattr("streams.buckets.watch.MISSING_FOR_S", 0.1)
+    monkeypatch.setattr("streams.buckets.watch.ALONE_S", 2)
     bucket = await bucket_of(connection, publisher, bytes)
     with fail_after(30):
         async with bucket.watch() as changes:

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import anyio
 
-from streams.server import embedded_server
+from streams.embedded.server import embedded_server
 
 ASK = """
 import asyncio, sys
-from streams.connection import connect
+from streams.link.connection import connect
 assert "aiohttp" not in sys.modules
 
 async def main(url):

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest_asyncio
 
-from streams.connection import Connection
-from streams.publisher import Publisher
-from streams.server import EmbeddedServer
+from streams.embedded.server import EmbeddedServer
+from streams.link.connection import Connection
+from streams.publish.publisher import Publisher
 from tests.support.zone_land import Land
 
 

@@ -14,12 +14,12 @@ from actors.runtime.membership import Members, NodeRecord
 from actors.zone.bindings import Bindings
 from actors.zone.routing import MAP, Routing
 from actors.zone.rules.routing import ShardMap, made, moved, next_map
-from streams.bucket import Bucket
+from streams.buckets.bucket import Bucket
 from streams.clock import SYSTEM
-from streams.connection import Connection
-from streams.publisher import Publisher
-from streams.specs import Topology
-from streams.topology import apply
+from streams.link.connection import Connection
+from streams.publish.publisher import Publisher
+from streams.topology.specs import Topology
+from streams.topology.topology import apply
 from tests.support.job_workers import WITHIN_S, Log, Working, handler, working
 from tests.support.jobs import TOPIC, Jobs, open_jobs
 from tests.support.moments import a_moment

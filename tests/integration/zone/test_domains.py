@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 from anyio import fail_after, sleep
 
-from streams.bucket import Bucket
-from streams.connection import Connection
-from streams.entries import Change, Synced
+from streams.buckets.bucket import Bucket
+from streams.buckets.entries import Change, Synced
+from streams.embedded.server import EmbeddedServer
 from streams.errors import Disconnected, OutcomeUnknown, RevisionConflict
-from streams.publisher import Publisher
-from streams.server import EmbeddedServer
-from streams.specs import hub, wanted
+from streams.link.connection import Connection
+from streams.publish.publisher import Publisher
 from streams.subjects import Namespace
-from streams.topology import apply, require
+from streams.topology.specs import hub, wanted
+from streams.topology.topology import apply, require
 from tests.support.command import penstock
 from tests.support.server import connected
 from tests.support.zones import HUB, Zones, at, zones

@@ -5,15 +5,15 @@ from pathlib import Path
 import pytest
 from anyio import fail_after
 
-from streams.bucket import Bucket
-from streams.connection import connect
-from streams.credentials import Credentials
-from streams.entries import Change
+from streams.buckets.bucket import Bucket
+from streams.buckets.entries import Change
 from streams.errors import Disconnected
-from streams.publisher import Publisher
-from streams.specs import hub
+from streams.link.connection import connect
+from streams.link.credentials import Credentials
+from streams.publish.publisher import Publisher
 from streams.subjects import Namespace
-from streams.topology import apply
+from streams.topology.specs import hub
+from streams.topology.topology import apply
 from tests.support.accounts import Users
 from tests.support.tls import make_certificates
 from tests.support.zones import HUB, Secured, zones

@@ -21,9 +21,9 @@ from penstock.admin.doctor import examine
 from penstock.admin.sources import Wanted, add
 from penstock.node.config import Config
 from penstock.sdk.client_adds import new_job
-from streams.bucket import Bucket
+from streams.buckets.bucket import Bucket
 from streams.clock import monotonic_s
-from streams.publisher import Publisher
+from streams.publish.publisher import Publisher
 from tests.integration.zone.test_bound import Ground, make_tables
 from tests.support.command import node, penstock
 from tests.support.zone_hub_land import JOBS, LEASE_S, HubLand, hub_land

@@ -11,7 +11,7 @@ from anyio import fail_after
 from actors.zone.routing import Routing, change_map
 from actors.zone.rules.routing import drained, made, next_map
 from actors.zone.takeover import Takeover
-from streams.bucket import Bucket
+from streams.buckets.bucket import Bucket
 from streams.clock import SYSTEM
 from tests.support.zone_land import WITHIN_S, Land
 

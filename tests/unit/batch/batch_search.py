@@ -35,7 +35,7 @@ from actors.batch.rules.record import (
     made_so_far,
 )
 from streams.backoff import Backoff
-from streams.batch_messages import Counts
+from streams.messages.batch import Counts
 from tests.support.collector import no_collector
 
 CHUNKS = 2

@@ -11,7 +11,7 @@ from actors.batch.rules import moves
 from actors.batch.rules.moves import RoundEnded
 from actors.batch.rules.record import Instance, Seal, faults, fence_of, is_superseded, known_items
 from streams.backoff import Backoff
-from streams.batch_messages import Counts
+from streams.messages.batch import Counts
 from tests.unit.batch.batch_search import ENDS, ODD_ENDS, Rules, search
 
 

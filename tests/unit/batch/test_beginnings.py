@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from actors.batch.rules import moves
 from actors.batch.rules.obstacles import begins
 from actors.batch.rules.record import FINAL, HELD_LOOK_MS, Instance, State, look_at_ms
-from streams.batch_messages import AfterState, Counts
+from streams.messages.batch import AfterState, Counts
 
 NOW_MS = 1_000_000
 BEFORE = Instance(instance_id="b0", task="t", created_ms=7)

@@ -10,7 +10,7 @@ from actors.batch.rules import moments, moves
 from actors.batch.rules.moves import RoundEnded
 from actors.batch.rules.record import Instance, Moment, OpenChunk, Seal
 from streams.backoff import Backoff
-from streams.batch_messages import Counts, encode_message
+from streams.messages.batch import Counts, encode_message
 
 URL = "https://shop.example.com/told"
 SEAL = Seal(fence=1, chunks=2, items=4, digest="d")

@@ -11,7 +11,7 @@ from actors.batch.rules import moves
 from actors.batch.rules.moves import RoundEnded
 from actors.batch.rules.record import ROUNDS, Instance, OpenChunk, Seal
 from streams.backoff import Backoff, next_delay_ms
-from streams.batch_messages import Counts
+from streams.messages.batch import Counts
 
 POLICY = Backoff(retries=5, growth="exponential", base_ms=100, cap_ms=10_000, spread=0.0)
 FRESH = Instance(instance_id="i", task="t", created_ms=0)

@@ -7,7 +7,7 @@ import pytest
 from actors.batch.rules.obstacles import ALL_THERE, BatchWhy, ItemPlace, NoConsumer, why, why_item
 from actors.batch.rules.record import Instance, OpenChunk, Seal
 from actors.batch.tasks import TaskLimits
-from streams.batch_messages import Counts
+from streams.messages.batch import Counts
 
 NOW_MS = 1_000_000
 SEAL = Seal(fence=1, chunks=2, items=100, digest="")

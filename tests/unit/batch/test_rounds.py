@@ -20,7 +20,7 @@ from actors.batch.rules.rounds import (
     shortened,
 )
 from streams.backoff import Backoff
-from streams.batch_messages import Chunk, ChunkResult, Counts, Outcome, Status, last_outcomes
+from streams.messages.batch import Chunk, ChunkResult, Counts, Outcome, Status, last_outcomes
 
 ITEMS = 5
 CHUNK = Chunk(first=10, items=(Raw(b"{}"),) * ITEMS)

@@ -22,7 +22,7 @@ from actors.batch.rules.row_looks import (
 )
 from actors.batch.rules.sheet_lines import FAULT
 from penstock.rows.batch_rows import fields_of
-from streams.batch_messages import FaultyRow, FieldSeen, RowsSeen
+from streams.messages.batch import FaultyRow, FieldSeen, RowsSeen
 
 
 class Tea(msgspec.Struct):

@@ -12,7 +12,7 @@ from actors.batch.executor.task_gate import TaskGate, TaskKeys
 from actors.runtime.rules.slot_keys import Slots
 from actors.runtime.shares import Shares
 from actors.runtime.slot_client import NodeSlots
-from streams.batch_messages import Outcome
+from streams.messages.batch import Outcome
 
 
 @pytest.mark.parametrize("leave_ms", [500, 20_000])

@@ -8,8 +8,8 @@ from actors.batch.rules.obstacles import NoConsumer
 from actors.batch.rules.versions import is_older, newest
 from actors.batch.versions import missing_consumers
 from actors.runtime.membership import NodeRecord
-from streams.specs import batch_consumers
 from streams.subjects import Namespace
+from streams.topology.specs import batch_consumers
 
 ORDER = ["", "beta", "1.rc2", "1", "1.9", "1.10", "1.10.1", "2", "2025-12-01", "2026-01-01"]
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as some
 from actors.batch.rules.refusals import BatchRefused
 from actors.batch.views import Beat, View, result_file, upload_name
 from penstock.cli.batch_bar import Speed, bar_text, far
-from streams.batch_messages import Counts
+from streams.messages.batch import Counts
 
 
 def view(state: str = "running", **more: Any) -> View:

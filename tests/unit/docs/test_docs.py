@@ -17,9 +17,9 @@ from penstock.cli.root import Commands, app, command_named
 from penstock.node.config import Config
 from platforms import declared_file
 from platforms.signing import Recipe
-from streams.fetch_messages import FetchEvent
-from streams.specs import hub, wanted
+from streams.messages.fetch import FetchEvent
 from streams.subjects import Namespace
+from streams.topology.specs import hub, wanted
 from tests.support.docs import DOCS, ROOT, Page, commands, pages
 
 PAGES = pages()

@@ -35,7 +35,7 @@ from actors.fetch.rules.settings import FetchSettings
 from actors.fetch.rules.slices import Kind
 from actors.fetch.sources import SourceKey
 from actors.runtime.actor import Ack, Forget, GiveBack, Work
-from streams.fetch_messages import FetchEvent, HoleMade, SliceFailed, SliceSplit, SourceParked, SourceThrottled
+from streams.messages.fetch import FetchEvent, HoleMade, SliceFailed, SliceSplit, SourceParked, SourceThrottled
 
 SHOP = SourceKey("mall", "s1")
 NOW = 10_000_000

@@ -11,8 +11,8 @@ from actors.fetch.rules.ledger import Hole, Ledger, OpenSlice, Outage
 from actors.fetch.rules.settings import FetchSettings
 from actors.fetch.sources import SourceKey
 from actors.runtime.alerts import AGAIN
-from streams.fetch_messages import decode_dead_letter, encode
-from streams.message_ids import dead_letter_message_id
+from streams.messages.fetch import decode_dead_letter, encode
+from streams.messages.ids import dead_letter_message_id
 from streams.subjects import TOKEN
 
 SETTINGS = FetchSettings(settle_ms=30_000, stale_after_ms=180_000)

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from actors.fetch.progress import Progress, Stuck
-from streams.backlog import ConsumerState
+from streams.pull.backlog import ConsumerState
 
 
 def state(delivered: int = 5, *, pending: int = 1, pulls: int = 1, name: str = "c") -> ConsumerState:

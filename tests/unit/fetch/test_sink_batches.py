@@ -12,7 +12,7 @@ from actors.fetch.stores.batches import Refusal, fold, key_of, parts, poison_amo
 from actors.fetch.stores.function import FunctionStore
 from actors.fetch.stores.store import OrderRefused, StoreDown, StoreUncertain
 from actors.runtime.rules.texts import printable
-from streams.fetch_messages import Order
+from streams.messages.fetch import Order
 from tests.support.orders import order
 
 few_orders = st.lists(st.builds(order, st.sampled_from(["a", "b", "c", "d"]), st.integers(0, 5)), max_size=30)

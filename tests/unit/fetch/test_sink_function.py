@@ -9,7 +9,7 @@ import pytest
 
 from actors.fetch.stores.function import FunctionStore
 from actors.fetch.stores.store import OrderRefused, StoreDown, StoreUncertain
-from streams.fetch_messages import Order
+from streams.messages.fetch import Order
 from tests.support.orders import order
 
 

@@ -18,7 +18,7 @@ from actors.fetch.stores.batches import fold
 from actors.fetch.stores.sql import sql_store
 from actors.fetch.stores.sqlite import SqliteStore
 from actors.fetch.stores.store import OrderRefused, StoreDown
-from streams.fetch_messages import Order
+from streams.messages.fetch import Order
 from tests.support.orders import AT_MS, order
 from tests.support.sqlite import sqlite_file
 

@@ -27,7 +27,7 @@ from platforms.adapter import Adapter, Page
 from platforms.bounds import Window
 from platforms.declared import declare
 from platforms.reading import Reading
-from streams.fetch_messages import SliceSplit
+from streams.messages.fetch import SliceSplit
 from tests.support.engine import adapter_table
 
 WINDOW = Window(0, 600_000)

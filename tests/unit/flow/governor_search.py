@@ -18,7 +18,7 @@ from typing import NamedTuple
 from actors.flow.rules.governing import Governing, Holding, KeyBook
 from actors.runtime.rules.leased import LeasedShares
 from actors.runtime.rules.second_cap import whole_above
-from streams.rate_messages import LIFE_S, SECOND_S, AskShares, SharesDealt
+from streams.messages.rates import LIFE_S, SECOND_S, AskShares, SharesDealt
 
 STEP_S = 0.5
 KEY = "k"

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from actors.flow.rules.slots import Slotting
 from actors.runtime.rules.slots_held import HeldSlots, KeySlots, SlotCall, SlotCut, SlotLimit
-from streams.slot_messages import AskSlots, SlotsDealt
+from streams.messages.slots import AskSlots, SlotsDealt
 
 STEP_S = 0.5
 KEY = "k"

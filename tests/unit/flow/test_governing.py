@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from actors.flow.rules.governing import Governing
 from actors.runtime.rules.leased import DEMAND_S, LeasedShares
-from streams.rate_messages import LIFE_S, MARGIN_S, SECOND_S, AskShares, KeyAsk
+from streams.messages.rates import LIFE_S, MARGIN_S, SECOND_S, AskShares, KeyAsk
 
 STEP_S = 0.05
 

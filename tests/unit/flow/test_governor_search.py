@@ -5,7 +5,7 @@ from msgspec.structs import replace
 
 from actors.flow.rules.governing import Governing, Holding
 from actors.runtime.rules.leased import LeasedShares
-from streams.rate_messages import KeyAsk, SharesDealt
+from streams.messages.rates import KeyAsk, SharesDealt
 from tests.unit.flow.governor_search import GovernorRules, search, walk
 
 FATES: tuple[tuple[bool, int | None], ...] = ((False, 0), (False, None), (True, 0), (False, 1), (False, 4))

@@ -16,7 +16,7 @@ from actors.flow.flows import (
     fitting,
 )
 from actors.flow.rules.quotas import LONGEST_SHARD, MOST_SHARDS
-from streams.entries import Entry
+from streams.buckets.entries import Entry
 
 
 def test_the_progress_of_the_most_and_longest_shards_can_be_stored() -> None:

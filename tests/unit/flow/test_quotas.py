@@ -16,7 +16,7 @@ from actors.flow.rules.quotas import (
     spread_s,
     target,
 )
-from streams.specs import job_ack_wait_s
+from streams.topology.specs import job_ack_wait_s
 
 names = st.lists(st.text("abcdef0123", min_size=1, max_size=5), min_size=1, max_size=60, unique=True)
 

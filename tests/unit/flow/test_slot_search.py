@@ -5,7 +5,7 @@ from msgspec.structs import replace
 
 from actors.flow.rules.slots import Slotting
 from actors.runtime.rules.slots_held import HeldSlots, SlotCall, SlotLimit
-from streams.slot_messages import AskSlots, SlotAsk, SlotDealt, SlotsDealt
+from streams.messages.slots import AskSlots, SlotAsk, SlotDealt, SlotsDealt
 from tests.unit.flow.slot_search import SlotRules, search_slots, walk_slots
 
 FATES: tuple[tuple[bool, int | None], ...] = ((False, 0), (False, 0), (False, None), (True, 0), (False, 1), (False, 4))

@@ -8,8 +8,8 @@ import pytest
 
 from actors.flow.rules.slots import Slotting
 from actors.runtime.rules.slots_held import HeldSlots, SlotCall, SlotLimit
-from streams.rate_messages import LIFE_S, MARGIN_S
-from streams.slot_messages import AskSlots, SlotAsk, SlotDealt, SlotsTaken, WhenFull
+from streams.messages.rates import LIFE_S, MARGIN_S
+from streams.messages.slots import AskSlots, SlotAsk, SlotDealt, SlotsTaken, WhenFull
 
 START_S = 100.0
 

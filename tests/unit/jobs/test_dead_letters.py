@@ -6,8 +6,8 @@ from msgspec.structs import replace
 
 from actors.jobs.dead_letters import job_again, job_dead_letter, job_of, malformed_dead_letter
 from streams.errors import MalformedMessage
-from streams.fetch_messages import DeadLetter, Try, dead_payload, decode_dead_letter, encode
-from streams.job_messages import MOST_HISTORY, JobRecord
+from streams.messages.fetch import DeadLetter, Try, dead_payload, decode_dead_letter, encode
+from streams.messages.jobs import MOST_HISTORY, JobRecord
 from streams.subjects import TOKEN
 
 NOW_MS = 1_795_253_400_000

@@ -10,8 +10,8 @@ import pytest
 from actors.jobs.deliveries import Whose
 from actors.jobs.worker import doubts
 from actors.jobs.worker.doubts import Doubts
-from streams.delivery import Delivery
 from streams.errors import Disconnected
+from streams.pull.delivery import Delivery
 
 
 class Held:

@@ -10,8 +10,8 @@ import pytest
 
 from actors.jobs.worker import hold as module
 from actors.jobs.worker.hold import SAID_AGAIN_S, Hold
-from streams.connection import Connection
 from streams.errors import OutcomeUnknown
+from streams.link.connection import Connection
 
 
 class Told:

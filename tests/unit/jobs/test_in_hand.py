@@ -9,9 +9,9 @@ import pytest
 from actors.jobs.worker.job import BadBody, Bury, Call, Job, JobLost, Retry
 from actors.runtime.rules.setting_values import BadSetting
 from streams.clock import monotonic_s
-from streams.delivery import Delivery
-from streams.frames import Message
-from streams.job_messages import JobRecord
+from streams.link.frames import Message
+from streams.messages.jobs import JobRecord
+from streams.pull.delivery import Delivery
 
 REPLY = b"$JS.ACK.JOBS.c.1.17.42.1763715427233604179.9"
 

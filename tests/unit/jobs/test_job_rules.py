@@ -39,7 +39,7 @@ from actors.jobs.rules.job_rules import (
     past_of,
 )
 from actors.jobs.rules.topic_settings import LANES, TopicSettings
-from streams.job_messages import (
+from streams.messages.jobs import (
     LARGEST_BODY,
     LONGEST_DELAY_MS,
     LONGEST_ID,

@@ -3,9 +3,9 @@
 import asyncio
 
 from actors.jobs.worker.ready import ReadyJobs
-from streams.delivery import Delivery
-from streams.frames import Message
-from streams.job_messages import Priority
+from streams.link.frames import Message
+from streams.messages.jobs import Priority
+from streams.pull.delivery import Delivery
 
 
 class Holder:

@@ -42,7 +42,7 @@ from actors.jobs.rules.schedule_times import (
     occurrence_id,
 )
 from actors.runtime.rules.texts import time_text
-from streams.job_messages import JobDone
+from streams.messages.jobs import JobDone
 
 T = 1_770_000_000_000
 NAME = ("mail", "nightly")

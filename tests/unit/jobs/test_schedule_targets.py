@@ -12,7 +12,7 @@ from actors.jobs.rules.schedule_checks import check_wanted
 from actors.jobs.rules.schedule_record import Schedule
 from actors.jobs.rules.schedule_targets import TargetJob
 from actors.jobs.rules.schedule_times import body_at, job_of, occurrence
-from streams.batch_messages import NewBatch
+from streams.messages.batch import NewBatch
 from streams.subjects import TOKEN
 
 T = 1_770_000_000_000

@@ -25,7 +25,7 @@ from platforms.errors import BrokenContract, Unreadable
 from platforms.parts import cut_window, parts_for
 from platforms.reading import Ask, Reading, ShortPart
 from platforms.times import TimeStyle
-from streams.fetch_messages import LONGEST_ORDER_KEY
+from streams.messages.fetch import LONGEST_ORDER_KEY
 from tests.unit.platforms.listing_model import Listed, ModelPlatform, Numbered, Paging, declaration, read_all
 
 WINDOW = Window(0, 64)

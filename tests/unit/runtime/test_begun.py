@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from actors.runtime.rules.begun import FEW, SPAN, BegunCounts
-from streams.begun_messages import MOST_SECONDS
+from streams.messages.begun import MOST_SECONDS
 
 T = 1_790_000_000
 steps = st.lists(st.tuples(st.integers(0, 3 * SPAN), st.integers(1, 50)), max_size=40)

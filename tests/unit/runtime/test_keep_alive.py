@@ -7,7 +7,8 @@ from actors.fetch import sink
 from actors.fetch.fetcher import lanes
 from actors.jobs.worker import hold
 from actors.runtime import submissions
-from streams.specs import (
+from streams.subjects import Namespace
+from streams.topology.specs import (
     ConsumerSpec,
     batch_consumers,
     fetch_consumer,
@@ -16,7 +17,6 @@ from streams.specs import (
     submit_batch_consumer,
     submit_consumer,
 )
-from streams.subjects import Namespace
 
 OURS = Namespace("penstock")
 ELECTION_S = 9.0

@@ -8,7 +8,7 @@ from actors.runtime.rules.setting_values import BadSetting
 from actors.runtime.rules.spellings import decode_spelled, told
 from penstock.api.forms.jobs import ReserveAsk, TopicChanges, read_jobs
 from penstock.api.forms.reading import Malformed, read_ask
-from streams.job_messages import NewJob
+from streams.messages.jobs import NewJob
 
 decode = msgspec.json.Decoder(NewJob).decode
 

@@ -3,7 +3,7 @@
 import pytest
 
 from actors.runtime.store_watch import closed_streams, why_full
-from streams.store_health import StoreHealth
+from streams.link.store_health import StoreHealth
 
 
 @pytest.mark.parametrize(

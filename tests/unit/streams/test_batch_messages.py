@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from streams.batch_messages import (
+from streams.errors import MalformedMessage
+from streams.messages.batch import (
     Chunk,
     ChunkResult,
     Outcome,
@@ -21,7 +22,6 @@ from streams.batch_messages import (
     last_outcomes,
     ranges_of,
 )
-from streams.errors import MalformedMessage
 
 
 @given(st.sets(st.integers(0, 200)))

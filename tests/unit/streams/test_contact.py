@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streams.contact import LEAVE_S, Contact
+from streams.link.contact import LEAVE_S, Contact
 
 ANSWERS = st.lists(st.tuples(st.booleans(), st.floats(0.1, 2 * LEAVE_S)), max_size=40)
 

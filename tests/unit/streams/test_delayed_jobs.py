@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streams.delayed_jobs import due_of, encode_notice, read_notice
 from streams.errors import MalformedMessage
-from streams.job_messages import JobDone, JobRecord, encode_job
+from streams.jobs.delayed import due_of, encode_notice, read_notice
+from streams.messages.jobs import JobDone, JobRecord, encode_job
 from streams.subjects import token_of
 
 IDS = st.text(st.characters(codec="utf-8", exclude_categories=["C"]), min_size=1, max_size=30)

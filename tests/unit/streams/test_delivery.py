@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streams.delivery import Delivery, Facts, is_delivery, read_reply
 from streams.errors import Disconnected, MalformedMessage
-from streams.frames import Message
+from streams.link.frames import Message
+from streams.pull.delivery import Delivery, Facts, is_delivery, read_reply
 
 REPLY = b"$JS.ACK.WORK.c.3.17.42.1763715427233604179.9"
 

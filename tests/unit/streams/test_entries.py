@@ -5,9 +5,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from streams.entries import Codec, Entry, is_marker, ttl_of
+from streams.buckets.entries import Codec, Entry, is_marker, ttl_of
+from streams.buckets.watch import Delivered, delivered_of
 from streams.errors import MalformedMessage
-from streams.watch import Delivered, delivered_of
 
 
 class Shop(msgspec.Struct, frozen=True):

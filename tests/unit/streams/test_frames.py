@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streams.errors import MalformedHeader, MalformedSubject, TooLarge
-from streams.frames import (
+from streams.link.frames import (
     Message,
     check_pattern,
     check_size,

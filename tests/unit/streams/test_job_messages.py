@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from streams.job_messages import (
+from streams.messages.jobs import (
     JobDone,
     JobRecord,
     NewJob,

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from msgspec import Raw
 
 from streams.errors import MalformedMessage
-from streams.fetch_messages import (
+from streams.messages.fetch import (
     LONGEST_ORDER_KEY,
     DeadLetter,
     FetchEvent,
@@ -28,7 +28,7 @@ from streams.fetch_messages import (
     decode_slice_offer,
     encode,
 )
-from streams.message_ids import (
+from streams.messages.ids import (
     LONGEST_MESSAGE_ID,
     dead_letter_message_id,
     event_message_id,

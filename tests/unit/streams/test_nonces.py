@@ -4,8 +4,8 @@ import os
 
 from actors.jobs.rules.job_rules import make_job
 from actors.jobs.rules.topic_settings import TopicSettings
-from streams.job_messages import NewJob, body_of
-from streams.nonces import fresh_nonce
+from streams.messages.jobs import NewJob, body_of
+from streams.messages.nonces import fresh_nonce
 
 
 def test_each_is_another() -> None:

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streams.pull_inbox import PullInbox
+from streams.pull.inbox import PullInbox
 
 
 @given(st.data())

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streams.errors import MalformedMessage
-from streams.server_clock import OffsetBounds, ahead_s, server_time_s
+from streams.link.server_clock import OffsetBounds, ahead_s, server_time_s
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """When a server that starts or stops is given up, and what is said of how far it is."""
 
-from streams.server_work import LEAST_BYTES, LEAST_CPU_S, Patience, ServerWork, restored_in
+from streams.embedded.work import LEAST_BYTES, LEAST_CPU_S, Patience, ServerWork, restored_in
 
 NOTHING = ServerWork(0.0, 0, 0)
 LOG = """[8348] 2026/11/25 04:53:55.045684 [INF]   Starting restore for stream '$G > KV_PENSTOCK_SETTINGS'

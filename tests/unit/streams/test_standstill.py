@@ -2,8 +2,8 @@
 
 import pytest
 
-from streams import standstill
-from streams.standstill import Standstill
+from streams.link import standstill
+from streams.link.standstill import Standstill
 
 pytestmark = pytest.mark.anyio
 

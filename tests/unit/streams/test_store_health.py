@@ -3,7 +3,7 @@
 import pytest
 
 from streams.errors import StoreFailed, StoreFull
-from streams.store_health import StoreState, reserve_of, why_failed
+from streams.link.store_health import StoreState, reserve_of, why_failed
 
 
 def stream_error(stream: str, error: str) -> dict[str, str]:

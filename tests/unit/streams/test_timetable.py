@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streams.timetable import LATEST_MS, BadSchedule, at_line, check_tz
+from streams.jobs.timetable import LATEST_MS, BadSchedule, at_line, check_tz
 
 
 @given(st.integers(0, LATEST_MS))

@@ -5,7 +5,9 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from streams.differences import (
+from streams.errors import MalformedSubject, Refused
+from streams.subjects import Namespace
+from streams.topology.differences import (
     WHY,
     Difference,
     compare_consumer,
@@ -16,8 +18,7 @@ from streams.differences import (
     no_jetstream,
     parked_by,
 )
-from streams.errors import MalformedSubject, Refused
-from streams.specs import (
+from streams.topology.specs import (
     VERSION,
     VERSION_KEY,
     Profile,
@@ -29,8 +30,7 @@ from streams.specs import (
     submit_consumer,
     wanted,
 )
-from streams.subjects import Namespace
-from streams.topology import is_passing
+from streams.topology.topology import is_passing
 
 NS = Namespace()
 SAFE = wanted(NS, profile="safe", replicas=3)

@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from streams.buckets.lease import turn_s
 from streams.clock import ASIDE_S, turn_from_ms, until_turn_s
-from streams.lease import turn_s
 
 EVERY_S = st.sampled_from([1 / 3, 0.5, 1.0, 1.5, 5.0])
 

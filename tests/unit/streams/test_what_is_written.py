@@ -12,11 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from streams import batch_messages as batch
-from streams import fetch_messages
-from streams import job_messages as jobs
 from streams.errors import Unwritable
-from streams.fetch_messages import LONGEST_ORDER_KEY, ListedOrder, Message, Order, OrderPage, decode_orders, encode
+from streams.messages import batch, jobs
+from streams.messages import fetch as fetch_messages
+from streams.messages.fetch import LONGEST_ORDER_KEY, ListedOrder, Message, Order, OrderPage, decode_orders, encode
 
 Codec = tuple[Callable[[Any], bytes], Callable[[bytes], object]]
 

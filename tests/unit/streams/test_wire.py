@@ -1,5 +1,5 @@
-"""What `streams/wire.py` uses of the client library's private parts is where it was. A failure here after a new version
-of nats-py means: read that version, and adapt wire.py before anything else.
+"""What `streams/link/wire.py` uses of the client library's private parts is where it was. A failure here after a new
+version of nats-py means: read that version, and adapt wire.py before anything else.
 """
 
 import asyncio
@@ -13,10 +13,10 @@ from nats.aio.client import Client
 from nats.aio.subscription import Subscription
 from nats.aio.transport import TcpTransport
 
-from streams.connection import connect
 from streams.errors import Disconnected
-from streams.library import MADE_FOR, other_version
-from streams.wire import WireClient
+from streams.link.connection import connect
+from streams.link.library import MADE_FOR, other_version
+from streams.link.wire import WireClient
 
 
 def parameters(function: object) -> list[str]:
@@ -36,7 +36,7 @@ def test_pyproject_allows_the_minor_version_that_the_wire_was_made_for() -> None
 async def test_another_minor_version_is_told_at_the_start(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("streams.connection.other_version", lambda: "2.17.0")
+    monkeypatch.setattr("streams.link.connection.other_version", lambda: "2.17.0")
     with pytest.raises(Disconnected), caplog.at_level(logging.WARNING):
         async with connect("nats://127.0.0.1:1", name="test", connect_timeout_s=0.05):
             pass

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from nats.errors import ProtocolError
 from nats.protocol.parser import Parser
 
-from streams.wire_parser import LARGE, Deliver, WireParser
+from streams.link.wire_parser import LARGE, Deliver, WireParser
 
 OURS, THEIRS = 1, 2
 

@@ -7,7 +7,7 @@ from actors.fetch.rules.settings import FetchSettings
 from penstock.admin.audit import Fate, Known, dropped_before_ms, fate_of, horizon_ms
 from penstock.admin.coverage import cover
 from platforms.adapter import Row
-from streams.log import Extent
+from streams.reads.log import Extent
 from tests.unit.penstock.admin.test_coverage import event
 
 H = 3_600_000

@@ -12,7 +12,7 @@ from actors.fetch.rules.settings import FetchSettings
 from actors.fetch.rules.slices import Kind, Slice
 from penstock.admin.coverage import Coverage, cover
 from streams.backoff import Backoff
-from streams.fetch_messages import SliceCompleted
+from streams.messages.fetch import SliceCompleted
 
 M = 60_000
 

@@ -7,7 +7,7 @@ from actors.fetch.monitor import hole_dead_letter
 from actors.fetch.rules.ledger import Hole
 from actors.fetch.sources import SourceKey
 from penstock.admin.dead_letters import Cannot, Plan, Redrive, Send, SendStored, plan
-from streams.fetch_messages import DeadLetter, ListedOrder, Order, OrderPage, SliceOffer, dead_body, encode
+from streams.messages.fetch import DeadLetter, ListedOrder, Order, OrderPage, SliceOffer, dead_body, encode
 
 ORDER = Order(
     platform="mall", source="s1", order_key="o1", version=2, modified_ms=1, fetched_ms=2, body=msgspec.Raw(b'{"a":1}')

@@ -7,7 +7,7 @@ from actors.fetch.rules.ledger import Hole, Ledger, OpenSlice, Outage, Pass, fir
 from actors.fetch.sources import SourceKey, SourceRecord
 from actors.fetch.stored import Broken
 from penstock.admin.source_view import account_shown, ledger_document
-from streams.begun_messages import KeyBegun, NodeBegun
+from streams.messages.begun import KeyBegun, NodeBegun
 
 SHOP = SourceKey("mall", "s1")
 RECORD = SourceRecord(adapter="mall", account={"shop": "s1"})

@@ -7,7 +7,7 @@ from msgspec import Raw
 
 from actors.runtime.rules.setting_values import Duration
 from penstock.api.forms.batch import SubmitOptions
-from streams.batch_messages import NewBatch
+from streams.messages.batch import NewBatch
 
 
 def test_the_options_of_python_callers_are_those_of_a_new_batch() -> None:

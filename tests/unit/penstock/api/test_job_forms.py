@@ -20,7 +20,7 @@ from penstock.api.forms.reading import Malformed, read_ask
 from penstock.errors import PenstockError, UsageError
 from penstock.sdk.client_forms import dealt, encode, millis, moment_ms, too_large
 from penstock.sdk.job_replies import add_answers
-from streams.job_messages import LARGEST_BODY, NewJob, encode_new_job
+from streams.messages.jobs import LARGEST_BODY, NewJob, encode_new_job
 
 
 def test_one_job_or_a_list_of_them() -> None:

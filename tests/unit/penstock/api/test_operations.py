@@ -14,7 +14,7 @@ from penstock.api.http.problems import RefusedRequest
 from penstock.api.operations import OPERATIONS
 from penstock.api.service.service import SERVICES
 from penstock.sdk.calls import READS
-from streams.job_messages import LARGEST_BODY
+from streams.messages.jobs import LARGEST_BODY
 
 
 def test_the_document_has_each_operation_once() -> None:

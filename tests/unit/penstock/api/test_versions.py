@@ -14,9 +14,9 @@ from actors.fetch.source_import import SourceRow
 from actors.fetch.sources import SourceRecord
 from actors.flow.flows import FlowLimits, FlowRecord
 from penstock.api.operations import OPERATIONS
-from streams.batch_messages import NewBatch
-from streams.flow_messages import LoadShard
-from streams.job_messages import NewJob
+from streams.messages.batch import NewBatch
+from streams.messages.flow import LoadShard
+from streams.messages.jobs import NewJob
 
 FORMS = {SourceRow}
 """What a file and an import have too. There an unknown field is a mistake."""

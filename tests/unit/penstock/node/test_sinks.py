@@ -9,7 +9,7 @@ from penstock.errors import UsageError
 from penstock.node import sinks
 from penstock.node.config import Config
 from penstock.node.sinks import is_local, load_app, sink, stores_of
-from streams.fetch_messages import Order
+from streams.messages.fetch import Order
 
 
 @pytest.fixture(autouse=True)

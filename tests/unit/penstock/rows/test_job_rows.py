@@ -17,7 +17,7 @@ from penstock.errors import PenstockError, Timeout, Unavailable, UsageError
 from penstock.rows.job_files import SubmitReport, add_rows, open_rows
 from penstock.rows.job_rows import LONGEST_LINE, BadJobRow, Defaults, Read, read_body, read_due, read_rows, read_span
 from streams.clock import monotonic_s
-from streams.job_messages import LARGEST_BODY, NewJob
+from streams.messages.jobs import LARGEST_BODY, NewJob
 
 NOW_MS = 1_795_253_400_000
 MAIL = Defaults(NewJob(topic="mail"))

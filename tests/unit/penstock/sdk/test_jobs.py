@@ -12,9 +12,9 @@ import penstock
 from actors.jobs.worker.job import Call
 from penstock.errors import UsageError
 from penstock.sdk import jobs
-from streams.delivery import Delivery
-from streams.frames import Message
-from streams.job_messages import JobRecord
+from streams.link.frames import Message
+from streams.messages.jobs import JobRecord
+from streams.pull.delivery import Delivery
 
 if TYPE_CHECKING:
     from decimal import Decimal

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from penstock.cli.root import app
 from penstock.errors import UsageError
 from penstock.sdk.outbox import TABLE, Outbox, job_of
-from streams.job_messages import LARGEST_BODY
+from streams.messages.jobs import LARGEST_BODY
 
 NOW_MS = 1_800_000_000_000
 

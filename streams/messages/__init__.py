@@ -1,0 +1,1 @@
+"""What travels: the messages of each engine, and the ids that repeats carry."""

@@ -1,0 +1,1 @@
+"""Messages into streams, each with a certain outcome."""

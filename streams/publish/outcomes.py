@@ -1,0 +1,72 @@
+"""What is published, how the server answers, and how both look on the wire. Pure."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import msgspec
+
+from streams.errors import MalformedHeader, OutcomeUnknown, StreamError, refusal
+from streams.link.frames import header_block, message_id_block
+
+
+class Outgoing(NamedTuple):
+    """A message to publish. `block`: its headers as they travel, in place of the other two, from a caller that builds
+    them faster than from a mapping. Such a message is sent again until it is answered: it holds an id or a condition,
+    or a second one does no harm. The caller checks it, and the subject too. `is_unfenced`: only the server's memory of
+    message ids keeps a repeat from being stored as a second message. So it is not sent again once that memory may be
+    lost."""
+
+    subject: str
+    payload: bytes
+    message_id: str | None = None
+    headers: Mapping[str, str] | None = None
+    block: bytes = b""
+    is_unfenced: bool = False
+
+
+class Receipt(NamedTuple):
+    """The server's confirmation that a message is in a stream. A duplicate's `seq` is that of the first."""
+
+    stream: str
+    seq: int
+    is_duplicate: bool
+
+
+class _Ack(msgspec.Struct, gc=False):
+    stream: str = ""
+    seq: int = 0
+    duplicate: bool = False
+    error: dict[str, object] | None = None
+
+
+_decode_ack = msgspec.json.Decoder(_Ack).decode
+
+
+def block_of(
+    message_id: str | None, headers: Mapping[str, str] | None, expected_seq: int | None, ttl_s: int | None
+) -> bytes:
+    """Return the header block. Raises MalformedHeader, also for a header that an argument already sets."""
+    if headers is None and expected_seq is None and ttl_s is None:
+        return b"" if message_id is None else message_id_block(message_id)
+    own = {
+        "Nats-Msg-Id": message_id,
+        "Nats-Expected-Last-Subject-Sequence": None if expected_seq is None else str(expected_seq),
+        "Nats-TTL": None if ttl_s is None else f"{ttl_s}s",
+    }
+    given = {name: value for name, value in own.items() if value is not None}
+    if message_id == "":
+        raise MalformedHeader("message id: empty")
+    if headers and any(name.lower() == "nats-msg-id" for name in headers):
+        raise MalformedHeader("header Nats-Msg-Id: give it as the message id, or repeats will not know of it")
+    return header_block(given, headers or {})
+
+
+def outcome_of(payload: bytes, subject: str) -> Receipt | StreamError:
+    """Return the outcome that the server's answer to a publish states."""
+    try:
+        ack = _decode_ack(payload)
+    except msgspec.DecodeError as error:
+        return OutcomeUnknown(f"the acknowledgement cannot be read: {error}", subject=subject)
+    if ack.error is not None:
+        return refusal(ack.error, subject=subject)
+    return Receipt(ack.stream, ack.seq, ack.duplicate)

@@ -1,0 +1,1 @@
+"""Messages from consumers, their answers, and how many wait."""

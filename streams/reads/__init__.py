@@ -1,0 +1,1 @@
+"""Stored messages read without a consumer: of a subject, of many, page by page."""

@@ -1,0 +1,1 @@
+"""The streams, buckets and consumers that have to be on the server."""
