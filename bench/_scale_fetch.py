@@ -31,10 +31,10 @@ from penstock.admin.records import Records
 from penstock.admin.sources import Wanted, add
 from penstock.node.app import COLLECT_AFTER, SWITCH_S
 from penstock.node.config import Config
-from penstock.node.fetch_engine import FetchEngine, open_fetch_engine
+from penstock.node.fetch.engine import FetchEngine, open_fetch_engine
+from penstock.node.fetch.source_doors import open_source_desk
 from penstock.node.node import Node, open_node
 from penstock.node.session import Session
-from penstock.node.source_doors import open_source_desk
 from streams.clock import monotonic_s, now_ms
 from streams.publish.outcomes import Outgoing
 

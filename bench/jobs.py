@@ -26,11 +26,11 @@ from actors.jobs.desk import JobDesk
 from actors.jobs.rules.job_answers import Added
 from actors.jobs.store import JobStore
 from actors.jobs.topics import Topics
-from actors.runtime.shares import Shares
+from actors.runtime.rates.shares import Shares
 from bench._fetch import Bench, fetch_bench
 from bench._jobs_theirs import Theirs
 from bench.harness import Result, Rounds, in_turns, rate_of
-from penstock.node.job_doors import open_desk
+from penstock.node.jobs.doors import open_desk
 from penstock.sdk.client import Client
 from penstock.sdk.client import connect as connect_client
 from streams.clock import SYSTEM, monotonic_s

@@ -79,7 +79,7 @@ _LATER = {
     "opensearch_rows": "penstock.rows.batch_sources",
     "sql_rows": "penstock.rows.batch_sources",
     "SourceFailed": "penstock.rows.batch_sources",
-    "sink": "penstock.node.sinks",
+    "sink": "penstock.node.fetch.sinks",
     "flow": "penstock.sdk.flows",
     "zoned": "penstock.sdk.zones",
     "ZoneContext": "actors.zone.contexts",
@@ -137,7 +137,7 @@ if TYPE_CHECKING:
     from actors.zone.rules.shards import BadKey
     from actors.zone.run import BadOffset, RunEnded, ShardElsewhere
     from penstock import sql
-    from penstock.node.sinks import sink
+    from penstock.node.fetch.sinks import sink
     from penstock.rows.batch_sources import SourceFailed, opensearch_rows, sql_rows
     from penstock.sdk.batch_sheets import read_sheet, write_sheet
     from penstock.sdk.batches import batch, external_batch

@@ -6,9 +6,9 @@ from actors.batch.rules.obstacles import NoConsumer
 from actors.batch.rules.record import FINAL, Instance, made_so_far
 from actors.batch.rules.versions import is_older, newest
 from actors.runtime.bounds import WorkBounds
+from actors.runtime.broker.unmade import unmade_by_all
 from actors.runtime.membership import Members, NodeRecord
 from actors.runtime.rules.bounds import nobody_text
-from actors.runtime.unmade import unmade_by_all
 from streams.subjects import Namespace
 from streams.topology.specs import batch_consumers
 

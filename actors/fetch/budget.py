@@ -17,7 +17,7 @@ import anyio
 
 from actors.fetch.rules.settings import FetchSettings
 from actors.fetch.sources import SourceKey
-from actors.runtime.rate_requests import OwnRates, RateRequest, WantedRate, WantedRates
+from actors.runtime.rates.requests import OwnRates, RateRequest, WantedRate, WantedRates
 from actors.runtime.rules.pacing import Rate, RequestWindow, succeeded, throttled, timed_out
 from actors.runtime.rules.texts import span_text
 from actors.runtime.rules.waits import Waits

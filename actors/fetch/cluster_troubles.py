@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from actors.fetch.rules.slices import MalformedSliceId, parse_slice_id
 from actors.fetch.settings_watch import RefusedLevel
+from actors.runtime.notices.standing import StandingKind
 from actors.runtime.rules.notices import MOST_NAMED
 from actors.runtime.rules.standing import Trouble
 from actors.runtime.rules.texts import some_of
-from actors.runtime.standing_notices import StandingKind
 
 AGAIN_MS = 3_600_000
 """While dead letters only grow in number, a notice an hour is enough."""

@@ -19,8 +19,8 @@ from actors.fetch.rules import steering
 from actors.fetch.rules.ledger import Hole, Ledger
 from actors.fetch.settings_watch import LiveSettings
 from actors.fetch.sources import SourceKey
-from actors.runtime.alerts import Alerts
 from actors.runtime.logs import fields
+from actors.runtime.notices.alerts import Alerts
 from actors.runtime.rules.notices import MOST_NAMED, Notice
 from actors.runtime.rules.texts import some_of
 from streams.clock import Clock

@@ -38,15 +38,15 @@ from actors.fetch.rules.settings import FetchSettings
 from actors.fetch.settings_watch import LiveSettings
 from actors.fetch.sources import SourceKey, Sources
 from actors.runtime.actor import FATAL, until_stopped
-from actors.runtime.alerts import Alerts
 from actors.runtime.dead_counts import DeadCounts
 from actors.runtime.events import outgoing_event
 from actors.runtime.logs import fields
 from actors.runtime.measures import Measures
-from actors.runtime.notify import Notifier
+from actors.runtime.notices.alerts import Alerts
+from actors.runtime.notices.notify import Notifier
+from actors.runtime.notices.standing import StandingNotices
 from actors.runtime.pieces import in_pieces
 from actors.runtime.rules.notices import Notice
-from actors.runtime.standing_notices import StandingNotices
 from actors.runtime.tending import Agenda, Failures
 from streams.buckets.bucket import Bucket
 from streams.buckets.lease import Lease, lead

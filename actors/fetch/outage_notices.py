@@ -23,8 +23,8 @@ from actors.fetch.rules.outages import mark_over, mark_reported
 from actors.fetch.rules.settings import FetchSettings
 from actors.fetch.settings_watch import LiveSettings
 from actors.fetch.sources import SourceKey
-from actors.runtime.alerts import Alerts
 from actors.runtime.logs import fields
+from actors.runtime.notices.alerts import Alerts
 from actors.runtime.rules.notices import MOST_NAMED, Notice
 from actors.runtime.rules.texts import some_of, span_text, time_text
 from streams.clock import Clock

@@ -28,12 +28,12 @@ from actors.fetch.slice_why import SliceWhy, slice_why
 from actors.fetch.source_import import Importer, SourceRow, cursor, row_of
 from actors.fetch.sources import SourceKey, SourceRecord, UnknownSource
 from actors.fetch.stored import Broken, stored_adapter, stored_ledgers, stored_names, stored_sources
+from actors.runtime.broker.unmade import unmade_by_all
 from actors.runtime.membership import NodeRecord, living
 from actors.runtime.pieces import in_pieces
-from actors.runtime.rate_counts import gather_begun
+from actors.runtime.rates.counts import gather_begun
 from actors.runtime.rules.bounds import nobody_text
 from actors.runtime.rules.placement import serves
-from actors.runtime.unmade import unmade_by_all
 from platforms.adapter import Declaration
 from platforms.errors import BadDeclaration
 from streams.buckets.bucket import Bucket

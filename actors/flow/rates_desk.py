@@ -1,7 +1,7 @@
 """The desk of rates: which there are, what is begun under them each second, and how they are changed.
 
 In: requests. Out: settings of topics, flows, tasks, platforms and sources, by the doors of their engines, and views.
-State: none. What was begun, and the shares, come from all live nodes (actors/runtime/rate_counts.py). Everything here
+State: none. What was begun, and the shares, come from all live nodes (actors/runtime/rates/counts.py). Everything here
 is harmless to repeat.
 """
 
@@ -18,9 +18,9 @@ from msgspec.structs import replace
 
 from actors.flow.flows import rows_topic
 from actors.flow.governor import LEASE
-from actors.runtime.rate_counts import Gathered, gather_begun
+from actors.runtime.rates.counts import Gathered, gather_begun
+from actors.runtime.rates.slot_look import SlotLook
 from actors.runtime.rules.pages import MOST_LINES, PAGE_BYTES, page_of
-from actors.runtime.slot_look import SlotLook
 from streams.buckets.bucket import Bucket
 from streams.buckets.lease import read_record
 from streams.clock import Clock

@@ -29,7 +29,7 @@ from actors.jobs.topics import Topics
 from actors.jobs.unwritten import Unwritten
 from actors.runtime.failpoints import reach
 from actors.runtime.logs import fields
-from actors.runtime.shares import SharedRates
+from actors.runtime.rates.shares import SharedRates
 from actors.runtime.supervisor import one_error
 from streams.clock import monotonic_s
 from streams.errors import NoStream, OutcomeUnknown, StreamError

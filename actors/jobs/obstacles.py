@@ -13,10 +13,10 @@ from actors.jobs.replies import listed_of
 from actors.jobs.rules.obstacles import NOBODY, JobWhy, Queue, why
 from actors.jobs.topics import Topics
 from actors.runtime.bounds import Anywhere, WorkBounds
-from actors.runtime.rate_counts import is_waited_for
+from actors.runtime.rates.counts import is_waited_for
+from actors.runtime.rates.slot_look import SlotLook
 from actors.runtime.rules.bounds import nobody_text
 from actors.runtime.rules.slot_keys import key_reader
-from actors.runtime.slot_look import SlotLook
 from streams.clock import Clock
 from streams.errors import Refused
 from streams.link.connection import Connection

@@ -2,9 +2,9 @@
 
 nats-server 2.15.1 does not repeat a firing that it could not store: until its next start it believes that the firing is
 on its way. So when there is room again, every schedule whose time has passed is moved to its ready subject. In: the
-state of the store (actors/runtime/store_watch.py). Out: moves, each on the condition that the job's message has not
-changed since it was read. State: none. Every node of the role looks. If two move the same job, the server refuses one.
-When it cannot go on: it looks again, and the server fires them all at its next start.
+state of the store (actors/runtime/broker/store_watch.py). Out: moves, each on the condition that the job's message has
+not changed since it was read. State: none. Every node of the role looks. If two move the same job, the server refuses
+one. When it cannot go on: it looks again, and the server fires them all at its next start.
 """
 
 import logging

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import anyio
 
-from actors.runtime.mail import MailRefused, check_mail
+from actors.runtime.broker.store_watch import MAKE_ROOM, RESTART, why_full
+from actors.runtime.notices.mail import MailRefused, check_mail
 from actors.runtime.rules.texts import some_of
-from actors.runtime.store_watch import MAKE_ROOM, RESTART, why_full
 from actors.zone.hub_life import read_zone
 from actors.zone.routing import MAP, decode_map
 from actors.zone.rules.hub import is_behind

@@ -11,8 +11,8 @@ import anyio
 from penstock.admin.check import Check
 from penstock.errors import PenstockError
 from penstock.node.config import Config
+from penstock.node.fetch.sinks import NO_SINK
 from penstock.node.session import open_session
-from penstock.node.sinks import NO_SINK
 from streams.errors import Refused, StreamError
 
 if TYPE_CHECKING:

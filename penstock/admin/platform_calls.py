@@ -18,7 +18,7 @@ from actors.fetch.fetcher.session import AttemptTime, PlatformSession, Stopped
 from actors.fetch.grants import Grants
 from actors.fetch.rules.ledger import OpenSlice
 from actors.fetch.sources import SourceKey, Sources, UnknownSource, UnusableSource
-from actors.runtime.rate_client import LeasedRates
+from actors.runtime.rates.client import LeasedRates
 from actors.runtime.supervisor import one_error
 from actors.runtime.transport import BadUrl, PlatformDown, open_transport
 from penstock.admin.records import Records

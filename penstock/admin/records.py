@@ -23,8 +23,8 @@ from actors.runtime.events import outgoing_event
 from actors.runtime.membership import living
 from actors.runtime.supervisor import one_error
 from penstock.errors import PenstockError, UsageError
+from penstock.node.fetch.source_doors import open_source_desk
 from penstock.node.session import Session
-from penstock.node.source_doors import open_source_desk
 from platforms.adapter import Adapter
 from platforms.errors import BadDeclaration
 from platforms.registry import NoSuchAdapter

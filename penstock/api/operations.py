@@ -23,17 +23,17 @@ from actors.zone.views import ChangeView, MapView, ZoneShards, ZoneShown
 from penstock.api.forms import batch, flows, jobs, rates, schedules, sources, zones
 from penstock.api.forms.pages import PageQuery
 from penstock.api.forms.reading import RequestForm
-from penstock.api.http import batches as http_batches
-from penstock.api.http import flows as http_flows
-from penstock.api.http import health, push, queue_protocol, receipts, topics
-from penstock.api.http import jobs as http_jobs
-from penstock.api.http import rates as http_rates
-from penstock.api.http import schedules as http_schedules
-from penstock.api.http import sources as http_sources
-from penstock.api.http import zones as http_zones
 from penstock.api.http.calls import GatewayState, HttpAnswer, HttpCall
-from penstock.api.http.health import Health
 from penstock.api.http.replies import Reply
+from penstock.api.http.routes import batches as http_batches
+from penstock.api.http.routes import flows as http_flows
+from penstock.api.http.routes import health, push, queue_protocol, receipts, topics
+from penstock.api.http.routes import jobs as http_jobs
+from penstock.api.http.routes import rates as http_rates
+from penstock.api.http.routes import schedules as http_schedules
+from penstock.api.http.routes import sources as http_sources
+from penstock.api.http.routes import zones as http_zones
+from penstock.api.http.routes.health import Health
 from penstock.api.http.tokens import Verb
 from penstock.api.http.uploads import FORM, SHEETS
 from penstock.api.service import batch as nats_batch

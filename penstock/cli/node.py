@@ -124,8 +124,8 @@ async def _run(config: "Config", seed: Path | None = None) -> None:
     from penstock.cli.settings import seed_of
     from penstock.cli.welcome import welcome
     from penstock.node.app import run_node
+    from penstock.node.fetch.sinks import load_app, serves_any
     from penstock.node.logs import is_for_people, set_up_logs
-    from penstock.node.sinks import load_app, serves_any
 
     if config.app:
         load_app(config.app)

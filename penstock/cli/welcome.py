@@ -6,8 +6,8 @@ import shlex
 from typing import TYPE_CHECKING
 
 from actors.jobs.rules.schedule_targets import TOPIC as SCHEDULE_TOPIC
+from penstock.node.fetch.sinks import stores_of
 from penstock.node.session import server_url
-from penstock.node.sinks import stores_of
 
 if TYPE_CHECKING:
     from actors.runtime.membership import Status

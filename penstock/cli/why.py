@@ -95,7 +95,7 @@ async def _source(call: CommandCall, id_: str) -> "list[SourceWhy]":
         return []
     async with call.session() as session:
         from actors.fetch.sources import UnknownSource
-        from penstock.node.source_doors import open_source_desk
+        from penstock.node.fetch.source_doors import open_source_desk
 
         with suppress(UnknownSource):
             return [await open_source_desk(session).why(key.platform, key.source)]
@@ -112,7 +112,7 @@ async def _slice(call: CommandCall, id_: str) -> "list[SliceWhy]":
     from actors.fetch.sources import UnknownSource
 
     async with call.session() as session:
-        from penstock.node.source_doors import open_source_desk
+        from penstock.node.fetch.source_doors import open_source_desk
 
         with suppress(UnknownSource, MalformedSliceId):
             return [await open_source_desk(session).why_slice(key.platform, key.source, slice_id)]

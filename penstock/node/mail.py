@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from actors.runtime.mail import MailServer
+from actors.runtime.notices.mail import MailServer
 from penstock.errors import UsageError
 from penstock.node.config import Config
 

@@ -10,13 +10,13 @@ import anyio
 from actors.fetch.settings_history import kept_values
 from actors.fetch.settings_watch import LiveSettings
 from actors.runtime.bounds import Anywhere, WorkBounds
-from actors.runtime.cluster_watch import ClusterWatch
+from actors.runtime.broker.cluster_watch import ClusterWatch
+from actors.runtime.broker.store_watch import StoreWatch
 from actors.runtime.events import Events
 from actors.runtime.measures import Measures
 from actors.runtime.membership import Members, NodeRecord, Status
-from actors.runtime.rate_client import LeasedRates
-from actors.runtime.slot_client import NodeSlots
-from actors.runtime.store_watch import StoreWatch
+from actors.runtime.rates.client import LeasedRates
+from actors.runtime.rates.slot_client import NodeSlots
 from actors.runtime.supervisor import ActorSpec, Policy
 from penstock.node.config import Config
 from penstock.node.session import health_of, server_folder, topology_of

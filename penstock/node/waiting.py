@@ -22,8 +22,8 @@ from actors.runtime.dead_counts import DeadCounts
 from actors.runtime.logs import fields
 from actors.runtime.measures import Backlog
 from penstock.node.config import ROLES
+from penstock.node.jobs.topic_figures import TopicFigures
 from penstock.node.node import Node
-from penstock.node.topic_figures import TopicFigures
 from streams.buckets.lease import Lease, lead
 from streams.clock import Clock
 from streams.errors import StreamError

@@ -7,19 +7,19 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from actors.runtime.alerts import Alerts
+from actors.runtime.broker.store_notices import StoreNotices, turn_of
 from actors.runtime.membership import Status
-from actors.runtime.store_notices import StoreNotices, turn_of
+from actors.runtime.notices.alerts import Alerts
 from actors.runtime.supervisor import ActorSpec
 from penstock.node.node import Node
 
 if TYPE_CHECKING:
-    from penstock.node.batch_engine import BatchEngine
-    from penstock.node.fetch_engine import FetchEngine
-    from penstock.node.flow_engine import FlowEngine
-    from penstock.node.flow_loads import FlowLoads
-    from penstock.node.jobs_engine import JobsEngine
-    from penstock.node.zone_engine import ZoneEngine, ZoneGround
+    from penstock.node.batch.engine import BatchEngine
+    from penstock.node.fetch.engine import FetchEngine
+    from penstock.node.flow.engine import FlowEngine
+    from penstock.node.flow.loads import FlowLoads
+    from penstock.node.jobs.engine import JobsEngine
+    from penstock.node.zone.engine import ZoneEngine, ZoneGround
 
 __all__ = ["open_engines"]
 
@@ -39,9 +39,9 @@ class _Engines(NamedTuple):
 @asynccontextmanager
 async def open_engines(node: Node) -> AsyncIterator[tuple[ActorSpec, ...]]:
     """Open every engine, and give their actors in start order: whoever consumes before whoever produces for it."""
+    from penstock.node.fetch.sinks import open_sink_actors
     from penstock.node.key_owners import owned_keys
     from penstock.node.metrics import serve_metrics
-    from penstock.node.sinks import open_sink_actors
 
     async with _opened(node) as engines:
         _report(node, engines)
@@ -66,15 +66,15 @@ async def open_engines(node: Node) -> AsyncIterator[tuple[ActorSpec, ...]]:
 
 @asynccontextmanager
 async def _opened(node: Node) -> AsyncIterator[_Engines]:
-    from penstock.node.batch_callbacks import open_callbacks
-    from penstock.node.batch_engine import open_batch_engine
-    from penstock.node.each_zone import EachZone
-    from penstock.node.fetch_engine import open_fetch_engine
-    from penstock.node.flow_engine import open_flow_engine
-    from penstock.node.flow_loads import FlowHandlers, open_flow_loads
-    from penstock.node.jobs_engine import open_jobs_engine
-    from penstock.node.schedule_targets import accepts, target_handler
-    from penstock.node.zone_engine import ZoneHandlers, open_zone_engine, zone_ground
+    from penstock.node.batch.callbacks import open_callbacks
+    from penstock.node.batch.engine import open_batch_engine
+    from penstock.node.fetch.engine import open_fetch_engine
+    from penstock.node.flow.engine import open_flow_engine
+    from penstock.node.flow.loads import FlowHandlers, open_flow_loads
+    from penstock.node.jobs.engine import open_jobs_engine
+    from penstock.node.jobs.schedule_targets import accepts, target_handler
+    from penstock.node.zone.each_zone import EachZone
+    from penstock.node.zone.engine import ZoneHandlers, open_zone_engine, zone_ground
 
     ground, zone_handlers = zone_ground(node), ZoneHandlers(node.config)
     flow_handlers, each_zone = FlowHandlers(bounds=ground.bounds), EachZone(node, ground.bounds)
@@ -150,10 +150,10 @@ def _doors(node: Node, engines: _Engines) -> tuple[ActorSpec, ...]:
     """Return the doors to several engines: the services of rates and of sources, and the gateway."""
     from actors.fetch.look_desk import LookDesk
     from penstock.api.service.service import DeskService
+    from penstock.node.fetch.source_doors import open_source_desk
     from penstock.node.gateway import gateway_spec
     from penstock.node.rate_doors import open_rates_desk
     from penstock.node.session import Session
-    from penstock.node.source_doors import open_source_desk
 
     fetch, jobs, batches, loads = engines.fetch, engines.jobs, engines.batches, engines.loads
     session = Session(node.connection, node.publisher)

@@ -19,9 +19,9 @@ from actors.jobs.copies import Copies
 from actors.jobs.rules.job_answers import Added, NotAdded
 from actors.jobs.store import JobStore
 from actors.jobs.topics import Topics
-from actors.runtime.cluster_watch import ClusterWatch
+from actors.runtime.broker.cluster_watch import ClusterWatch
+from actors.runtime.broker.store_watch import HealthWatch
 from actors.runtime.logs import fields
-from actors.runtime.store_watch import HealthWatch
 from actors.runtime.supervisor import one_error
 from penstock.sdk.calls import client_error
 from penstock.sdk.direct_takes import DirectTakes, open_takes

@@ -10,7 +10,7 @@ import pytest
 
 from actors.jobs.adds import Stored
 from actors.jobs.reservations import JobSettled
-from actors.runtime.resurrected import ResurrectedMessages
+from actors.runtime.broker.resurrected import ResurrectedMessages
 from streams.embedded.server import EmbeddedServer, embedded_server
 from streams.errors import StreamError
 from streams.link.connection import connect

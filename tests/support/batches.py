@@ -21,11 +21,11 @@ from actors.batch.rules.record import Instance
 from actors.batch.views import View
 from actors.runtime.membership import NodeRecord, Status
 from actors.runtime.supervisor import ActorSpec, Supervisor
-from penstock.node.batch_callbacks import open_callbacks
-from penstock.node.batch_engine import BatchEngine, open_batch_engine
+from penstock.node.batch.callbacks import open_callbacks
+from penstock.node.batch.engine import BatchEngine, open_batch_engine
 from penstock.node.config import Config
-from penstock.node.flow_engine import open_flow_engine
-from penstock.node.jobs_engine import open_jobs_engine
+from penstock.node.flow.engine import open_flow_engine
+from penstock.node.jobs.engine import open_jobs_engine
 from penstock.node.node import Node, open_node
 from penstock.sdk.batches import task_handlers
 from streams.backoff import Backoff

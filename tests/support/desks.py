@@ -12,9 +12,9 @@ from actors.jobs.desk import JobDesk
 from actors.jobs.rules.job_answers import Added, NotAdded, Reserved
 from actors.jobs.store import JobStore
 from actors.jobs.topics import Topics
-from actors.runtime.shares import Shares
+from actors.runtime.rates.shares import Shares
 from penstock.api.service.service import DeskService
-from penstock.node.job_doors import open_desk
+from penstock.node.jobs.doors import open_desk
 from streams.buckets.bucket import Bucket
 from streams.clock import now_ms
 from streams.errors import OutcomeUnknown, StreamError

@@ -21,13 +21,13 @@ from actors.fetch.settings_history import kept_values
 from actors.fetch.settings_watch import LiveSettings
 from actors.fetch.sources import SourceKey, SourceRecord
 from actors.flow.governor import Governor
+from actors.runtime.broker.store_watch import StoreWatch
 from actors.runtime.events import Events
 from actors.runtime.membership import Members, NodeRecord
-from actors.runtime.rate_requests import OwnRates
-from actors.runtime.store_watch import StoreWatch
+from actors.runtime.rates.requests import OwnRates
 from actors.runtime.supervisor import ActorSpec, Supervisor
 from penstock.node.config import Config
-from penstock.node.fetch_engine import FetchEngine, open_fetch_engine
+from penstock.node.fetch.engine import FetchEngine, open_fetch_engine
 from penstock.node.node import Node as Shared
 from penstock.node.session import health_of
 from platforms.mall.config import MallConfig

@@ -10,7 +10,7 @@ import anyio
 from anyio.abc import TaskGroup, TaskStatus
 
 from actors.flow.governor import Governor
-from actors.runtime.rate_client import KindRates, LeasedRates
+from actors.runtime.rates.client import KindRates, LeasedRates
 from streams.buckets.bucket import Bucket
 from streams.link.connection import Connection, connect
 from streams.publish.publisher import Publisher

@@ -23,7 +23,7 @@ from actors.jobs.desk import JobDesk
 from actors.jobs.schedule_desk import ScheduleDesk
 from actors.jobs.store import JobStore
 from actors.jobs.topics import Topics
-from actors.runtime.shares import Shares
+from actors.runtime.rates.shares import Shares
 from actors.runtime.supervisor import ActorSpec, Supervisor
 from actors.zone.desk import ZoneDesk
 from actors.zone.offsets import Offsets
@@ -32,12 +32,12 @@ from penstock.api.http.calls import GatewayState
 from penstock.api.http.live_tokens import LiveTokens
 from penstock.api.http.tokens import TokenWish, create_token
 from penstock.node.config import Config
-from penstock.node.flow_jobs import FlowJobs
+from penstock.node.fetch.source_doors import open_source_desk
+from penstock.node.flow.jobs import FlowJobs
 from penstock.node.gateway import Gateway
-from penstock.node.job_doors import open_desk
+from penstock.node.jobs.doors import open_desk
 from penstock.node.rate_doors import open_rates_desk
 from penstock.node.session import Session
-from penstock.node.source_doors import open_source_desk
 from penstock.rows.first_look import look_at_file
 from penstock.rows.sheet_stream import sheet_parts
 from streams.buckets.bucket import Bucket

@@ -11,8 +11,8 @@ from actors.jobs.topics import Topics
 from actors.jobs.worker.handler import Handler
 from actors.jobs.worker.worker import JobWorker
 from actors.runtime.measures import Measures
-from actors.runtime.shares import Shares
-from actors.runtime.slot_client import NodeSlots
+from actors.runtime.rates.shares import Shares
+from actors.runtime.rates.slot_client import NodeSlots
 from actors.zone.bindings import Bindings
 from streams.buckets.bucket import Bucket
 from streams.errors import OutcomeUnknown

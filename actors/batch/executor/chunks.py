@@ -33,9 +33,9 @@ from actors.batch.rules.rounds import (
 )
 from actors.runtime.failpoints import reach
 from actors.runtime.logs import fields
+from actors.runtime.rates.shares import SharedRates
+from actors.runtime.rates.slot_client import NodeSlots
 from actors.runtime.rules.slot_keys import Slots
-from actors.runtime.shares import SharedRates
-from actors.runtime.slot_client import NodeSlots
 from actors.runtime.tracing import traces
 from streams.errors import TooLarge
 from streams.messages.batch import Chunk, ChunkResult, Outcome, Pointer

@@ -34,9 +34,9 @@ from actors.batch.rules.record import FINAL, made_so_far
 from actors.batch.rules.versions import is_older
 from actors.runtime.actor import FATAL, handle_each
 from actors.runtime.bounds import Anywhere, WorkBounds
+from actors.runtime.broker.unmade import Unmade
 from actors.runtime.logs import fields
 from actors.runtime.rules.slot_keys import key_reader
-from actors.runtime.unmade import Unmade
 from streams.clock import monotonic_s, until_turn_s
 from streams.errors import MalformedMessage, StreamError
 from streams.link.connection import Connection

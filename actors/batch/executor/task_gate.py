@@ -1,10 +1,11 @@
 """Admits the items of a task in this process: in their turn, at its share of the task's rate, and each with a slot of
 its key if the task has slots (ADR 43).
 
-An item without a slot is parked or put off (actors/runtime/keyed.py). While the items of a round all wait for slots,
-the process takes one more chunk. If `MOST_STUCK` chunks wait, a round ends and leaves its items to the next round. Each
-round waits longer, up to a minute. So items of a full key do not stand in the way of others, until a chunk has used up
-the rounds of its pass, after half a day or more. An item that finds a full key is skipped, if the task says so.
+An item without a slot is parked or put off (actors/runtime/rates/keyed.py). While the items of a round all wait for
+slots, the process takes one more chunk. If `MOST_STUCK` chunks wait, a round ends and leaves its items to the next
+round. Each round waits longer, up to a minute. So items of a full key do not stand in the way of others, until a chunk
+has used up the rounds of its pass, after half a day or more. An item that finds a full key is skipped, if the task says
+so.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ import anyio
 
 from actors.batch.executor.contexts import as_json
 from actors.batch.executor.lanes import Admitted, Item, first
-from actors.runtime.keyed import KeyedCalls
+from actors.runtime.rates.keyed import KeyedCalls
+from actors.runtime.rates.shares import LOOK_MS, SharedRates
+from actors.runtime.rates.slot_client import NodeSlots
 from actors.runtime.rules.slot_keys import Slots
-from actors.runtime.shares import LOOK_MS, SharedRates
-from actors.runtime.slot_client import NodeSlots
 from streams.clock import monotonic_s
 from streams.messages.batch import Outcome
 

@@ -28,11 +28,11 @@ from actors.fetch.slice_allocator import lane_name
 from actors.fetch.sources import SourceKey, Sources
 from actors.runtime.actor import FATAL, Ack, Actor, Decision, GiveBack, Mailbox, Settle, ticks
 from actors.runtime.bounds import Anywhere, WorkBounds
+from actors.runtime.broker.unmade import Unmade
 from actors.runtime.events import outgoing_event
 from actors.runtime.logs import fields
 from actors.runtime.rules.placement import serves
 from actors.runtime.tracing import traces
-from actors.runtime.unmade import Unmade
 from streams.clock import Clock
 from streams.errors import MalformedMessage, MalformedSubject, StreamError
 from streams.link.connection import Connection

@@ -1,8 +1,8 @@
 """What a schedule has done in place of a job of its topic: a batch, or a look of a source at a past window. Pure.
 
 Each occurrence is a job of a built-in topic, whose handler is in every node with the role `worker`
-(penstock/node/schedule_targets.py). So attempts, dead letters and the record of the run are those of the job. The batch
-has an id that is made of the job's id, so a job that comes twice makes one batch.
+(penstock/node/jobs/schedule_targets.py). So attempts, dead letters and the record of the run are those of the job. The
+batch has an id that is made of the job's id, so a job that comes twice makes one batch.
 """
 
 import hashlib

@@ -21,7 +21,7 @@ from actors.jobs.worker.slices import Slices
 from actors.jobs.worker.threads import WorkThread
 from actors.runtime.closing import is_run_by
 from actors.runtime.failpoints import reach
-from actors.runtime.keyed import KeyedCalls
+from actors.runtime.rates.keyed import KeyedCalls
 from actors.runtime.rules.slots_held import SlotCut
 from actors.runtime.tracing import fail, traces
 from streams.clock import monotonic_s

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 
 from actors.jobs.rules.job_rules import lane_order
-from actors.runtime.keyed import KeyedCalls
+from actors.runtime.rates.keyed import KeyedCalls
 from streams.messages.jobs import Priority
 from streams.pull.delivery import Delivery
 

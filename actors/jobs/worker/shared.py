@@ -12,10 +12,10 @@ from actors.jobs.worker.restarts import Restarts
 from actors.jobs.worker.settling import Settling
 from actors.jobs.worker.slices import Slices
 from actors.runtime.bounds import WorkBounds
+from actors.runtime.broker.unmade import Unmade
 from actors.runtime.measures import Measures
-from actors.runtime.shares import SharedRates
-from actors.runtime.slot_client import NodeSlots
-from actors.runtime.unmade import Unmade
+from actors.runtime.rates.shares import SharedRates
+from actors.runtime.rates.slot_client import NodeSlots
 from streams.clock import Clock
 from streams.link.connection import Connection
 

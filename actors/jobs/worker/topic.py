@@ -39,8 +39,8 @@ from actors.jobs.worker.place import Cut, Place
 from actors.jobs.worker.ready import ReadyJobs
 from actors.jobs.worker.settling import Unfit
 from actors.jobs.worker.shared import Shared
-from actors.runtime.keyed import MOST_PARKED, KeyedCalls
 from actors.runtime.logs import fields
+from actors.runtime.rates.keyed import MOST_PARKED, KeyedCalls
 from actors.runtime.rules.slot_keys import Slots, key_reader
 from streams.clock import monotonic_s
 from streams.errors import MalformedMessage

@@ -33,12 +33,12 @@ from actors.jobs.worker.slices import Slices
 from actors.jobs.worker.topic import TopicWorker
 from actors.jobs.worker.watchdog import Watchdog
 from actors.runtime.bounds import Anywhere, WorkBounds
+from actors.runtime.broker.unmade import Unmade
 from actors.runtime.logs import fields
 from actors.runtime.measures import Measures
 from actors.runtime.promptness import until_prompt
-from actors.runtime.shares import SharedRates
-from actors.runtime.slot_client import NodeSlots
-from actors.runtime.unmade import Unmade
+from actors.runtime.rates.shares import SharedRates
+from actors.runtime.rates.slot_client import NodeSlots
 from streams.clock import Clock, monotonic_s, until_turn_s
 from streams.errors import Disconnected
 from streams.link.connection import Connection

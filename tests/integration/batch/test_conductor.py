@@ -22,7 +22,7 @@ from actors.batch.tasks import TaskLimits, TaskRecord
 from actors.batch.views import SheetInput
 from actors.runtime.rules.notices import Notice
 from penstock.errors import UsageError
-from penstock.node.batch_archive import BatchArchive, archive_folder
+from penstock.node.batch.archive import BatchArchive, archive_folder
 from penstock.node.config import Config
 from penstock.rows.sheets.parsing import parse_sheet
 from streams.buckets.entries import Change

@@ -18,8 +18,8 @@ from actors.batch.executor.one_by_one import run_marked
 from actors.batch.executor.rounds import Round
 from actors.batch.items import BatchItems
 from actors.batch.rules.record import Instance, OpenChunk, Seal
-from actors.runtime.shares import Shares
-from actors.runtime.slot_client import NodeSlots
+from actors.runtime.rates.shares import Shares
+from actors.runtime.rates.slot_client import NodeSlots
 from penstock.sdk.batches import task_handlers
 from streams.embedded.server import EmbeddedServer
 from streams.errors import RevisionConflict

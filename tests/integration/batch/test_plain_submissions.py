@@ -9,7 +9,7 @@ import pytest
 
 import penstock
 from actors.batch.instances import UnknownInstance
-from penstock.node.batch_submitting import submitter
+from penstock.node.batch.submitting import submitter
 from streams.link.connection import Connection
 from streams.publish.publisher import Publisher
 from streams.reads.log import read_log

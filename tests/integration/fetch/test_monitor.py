@@ -12,7 +12,7 @@ from actors.fetch.monitor import LEASE_TTL_S, Monitor
 from actors.fetch.rules import steering
 from actors.fetch.rules.ledger import Hole, Ledger, OpenSlice, first_ledger, revised
 from actors.fetch.sources import SourceKey, SourceRecord
-from actors.runtime import notify
+from actors.runtime.notices import notify
 from streams.backoff import Backoff
 from streams.buckets.bucket import Bucket
 from streams.clock import monotonic_s, now_ms
@@ -123,7 +123,7 @@ async def test_a_hole_is_told_though_its_letter_is_refused_and_is_unmarked_until
 async def test_a_webhook_is_tried_until_it_takes_the_notice(
     connection: Connection, publisher: Publisher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("actors.runtime.alerts.AGAIN", Backoff(growth="exponential", base_ms=50))
+    monkeypatch.setattr("actors.runtime.notices.alerts.AGAIN", Backoff(growth="exponential", base_ms=50))
     async with (
         an_office() as office,
         running_node(connection, publisher, roles=WATCHES) as node,
@@ -142,7 +142,7 @@ async def test_a_webhook_is_tried_until_it_takes_the_notice(
 async def test_a_webhook_that_was_mended_is_used_at_the_next_try(
     connection: Connection, publisher: Publisher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("actors.runtime.alerts.AGAIN", Backoff(growth="exponential", base_ms=50))
+    monkeypatch.setattr("actors.runtime.notices.alerts.AGAIN", Backoff(growth="exponential", base_ms=50))
     monkeypatch.setenv("OUR_OFFICE", "http://127.0.0.1:1/of-a-secret-name")
     async with (
         an_office() as office,

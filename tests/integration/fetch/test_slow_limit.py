@@ -18,7 +18,7 @@ from actors.fetch.ledgers import Ledgers, open_ledgers
 from actors.fetch.rules.ledger import first_ledger
 from actors.fetch.rules.settings import FetchSettings
 from actors.fetch.sources import SourceKey
-from actors.runtime.rate_requests import OwnRates
+from actors.runtime.rates.requests import OwnRates
 from platforms.told_limits import told_limit
 from streams.buckets.bucket import Bucket
 from streams.link.connection import Connection

@@ -12,8 +12,8 @@ import msgspec
 import pytest
 
 from actors.flow import governor
-from actors.runtime import rate_requests
-from actors.runtime.rate_requests import RateRequest, WantedRate
+from actors.runtime.rates import requests as rate_requests
+from actors.runtime.rates.requests import RateRequest, WantedRate
 from actors.runtime.rules.pacing import Rate
 from streams.buckets.bucket import Bucket
 from streams.buckets.entries import Change

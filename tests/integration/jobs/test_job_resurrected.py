@@ -10,8 +10,8 @@ from collections.abc import AsyncIterator
 import anyio
 import pytest
 
-from actors.runtime import resurrected
-from actors.runtime.resurrected import ResurrectedMessages
+from actors.runtime.broker import resurrected
+from actors.runtime.broker.resurrected import ResurrectedMessages
 from streams.embedded.server import EmbeddedServer
 from streams.link.connection import connect
 from streams.messages.jobs import decode_job

@@ -12,7 +12,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from actors.runtime.resurrected import ResurrectedMessages
+from actors.runtime.broker.resurrected import ResurrectedMessages
 from streams.embedded.server import EmbeddedServer, embedded_server
 from streams.link.connection import connect
 from streams.store_memory import StoreMemory

@@ -1,6 +1,6 @@
 """The figures count the topics of which something came or went, and no others."""
 
-from penstock.node.topic_figures import TopicFigures
+from penstock.node.jobs.topic_figures import TopicFigures
 from tests.support.jobs import TOPIC, Jobs
 
 OTHER = "figured-too"

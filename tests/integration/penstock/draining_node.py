@@ -12,11 +12,11 @@ from functools import partial
 import anyio
 from anyio.abc import TaskStatus
 
-from actors.runtime.rate_client import KindRates
+from actors.runtime.rates.client import KindRates
 from actors.runtime.supervisor import ActorSpec
 from penstock.node.app import run_node
 from penstock.node.config import load_config
-from penstock.node.flow_engine import open_flow_engine
+from penstock.node.flow.engine import open_flow_engine
 from penstock.node.logs import set_up_logs
 from penstock.node.node import Node
 from streams.pull.puller import Delivery, Puller

@@ -15,7 +15,7 @@ from actors.fetch.source_import import SourceRow
 from actors.fetch.sources import SourceKey
 from penstock.admin.source_moves import remove, rewind
 from penstock.admin.sources import Edit, Wanted, add, change
-from penstock.node.fetch_engine import FetchEngine
+from penstock.node.fetch.engine import FetchEngine
 from penstock.times import time_text
 from platforms.mall.server import Mall
 from streams.link.connection import Connection

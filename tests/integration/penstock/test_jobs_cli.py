@@ -17,9 +17,9 @@ from actors.jobs.schedule_desk import ScheduleDesk
 from actors.jobs.scheduler import Scheduler
 from actors.jobs.store import JobStore
 from actors.jobs.topics import Topics
-from actors.runtime.shares import Shares
+from actors.runtime.rates.shares import Shares
 from penstock.api.service.service import DeskService
-from penstock.node.job_doors import open_desk
+from penstock.node.jobs.doors import open_desk
 from streams.clock import SYSTEM, now_ms
 from tests.support.cli import CommandLine
 from tests.support.moments import a_moment

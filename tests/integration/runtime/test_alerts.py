@@ -3,8 +3,8 @@
 import aiohttp
 import anyio
 
-from actors.runtime.alerts import Alerts
-from actors.runtime.notify import Notifier
+from actors.runtime.notices.alerts import Alerts
+from actors.runtime.notices.notify import Notifier
 from actors.runtime.rules.notices import Notice
 from actors.runtime.transport import Transport
 from tests.support.office import an_office

@@ -9,7 +9,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from actors.runtime.cluster_watch import ClusterWatch
+from actors.runtime.broker.cluster_watch import ClusterWatch
 from penstock.errors import NotAccepted, PenstockError
 from penstock.sdk.calls import ServiceClient
 from streams.clock import monotonic_s

@@ -7,11 +7,11 @@ import aiohttp
 import anyio
 import pytest
 
-from actors.runtime import alerts as alerts_module
-from actors.runtime import mail as mail_module
-from actors.runtime.alerts import Alerts
-from actors.runtime.mail import MailRefused, MailServer, check_mail, send_mail
-from actors.runtime.notify import Notifier
+from actors.runtime.notices import alerts as alerts_module
+from actors.runtime.notices import mail as mail_module
+from actors.runtime.notices.alerts import Alerts
+from actors.runtime.notices.mail import MailRefused, MailServer, check_mail, send_mail
+from actors.runtime.notices.notify import Notifier
 from actors.runtime.rules.notices import Notice
 from actors.runtime.transport import Transport
 from penstock.admin.doctor import examine

@@ -9,9 +9,9 @@ import anyio
 import msgspec
 import pytest
 
+from actors.runtime.broker.store_notices import turn_of
 from actors.runtime.membership import ANEW_S, Members, NameTaken, NodeRecord, Status, decode_node, living
 from actors.runtime.membership import TTL_S as TTL_S_OF_ALL
-from actors.runtime.store_notices import turn_of
 from actors.runtime.supervisor import ActorState
 from streams.buckets.bucket import Bucket
 from streams.buckets.entries import Entry

@@ -8,12 +8,12 @@ import anyio
 import pytest
 
 from actors.fetch.sink import sink_notice
-from actors.runtime import store_notices
-from actors.runtime.alerts import Alerts
-from actors.runtime.notify import Notifier
+from actors.runtime.broker import store_notices
+from actors.runtime.broker.store_notices import StoreNotices
+from actors.runtime.broker.store_watch import WENT_BACK
+from actors.runtime.notices.alerts import Alerts
+from actors.runtime.notices.notify import Notifier
 from actors.runtime.rules.notices import Notice
-from actors.runtime.store_notices import StoreNotices
-from actors.runtime.store_watch import WENT_BACK
 from actors.runtime.transport import Transport
 from streams.buckets.bucket import Bucket
 from streams.link.connection import Connection

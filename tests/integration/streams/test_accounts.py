@@ -8,8 +8,8 @@ import pytest
 from anyio import Event, create_task_group, fail_after
 
 import penstock
-from actors.runtime.rate_client import LeasedRates
-from actors.runtime.rate_counts import RateCounts, gather_begun
+from actors.runtime.rates.client import LeasedRates
+from actors.runtime.rates.counts import RateCounts, gather_begun
 from streams.buckets.bucket import Bucket
 from streams.buckets.entries import Synced
 from streams.buckets.lease import acquire

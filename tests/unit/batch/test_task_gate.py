@@ -9,9 +9,9 @@ from msgspec import Raw
 
 from actors.batch.executor import task_gate
 from actors.batch.executor.task_gate import TaskGate, TaskKeys
+from actors.runtime.rates.shares import Shares
+from actors.runtime.rates.slot_client import NodeSlots
 from actors.runtime.rules.slot_keys import Slots
-from actors.runtime.shares import Shares
-from actors.runtime.slot_client import NodeSlots
 from streams.messages.batch import Outcome
 
 

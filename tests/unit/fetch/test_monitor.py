@@ -10,7 +10,7 @@ from actors.fetch.monitor import hole_dead_letter, lag_ms, overdue, quiet_until_
 from actors.fetch.rules.ledger import Hole, Ledger, OpenSlice, Outage
 from actors.fetch.rules.settings import FetchSettings
 from actors.fetch.sources import SourceKey
-from actors.runtime.alerts import AGAIN
+from actors.runtime.notices.alerts import AGAIN
 from streams.messages.fetch import decode_dead_letter, encode
 from streams.messages.ids import dead_letter_message_id
 from streams.subjects import TOKEN

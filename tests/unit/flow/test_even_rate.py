@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 
 from actors.flow.rules.governing import Governing
-from actors.runtime import rate_client
-from actors.runtime.governor_link import RETRY_S
-from actors.runtime.rate_client import LeasedRates
+from actors.runtime.rates import client as rate_client
+from actors.runtime.rates.client import LeasedRates
+from actors.runtime.rates.governor_link import RETRY_S
 from actors.runtime.rules.leased import LeasedShares
 
 NO_CONNECTION: Any = None

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from actors.runtime import rate_client
-from actors.runtime.rate_requests import RateRequest, WantedRate
+from actors.runtime.rates import client as rate_client
+from actors.runtime.rates.requests import RateRequest, WantedRate
 from actors.runtime.rules.pacing import Rate
 from tests.unit.flow.test_even_rate import EvenNode, EvenTown
 

@@ -6,9 +6,9 @@ from typing import Any
 
 from msgspec.json import encode
 
-from actors.runtime.keyed import KeyedCalls
+from actors.runtime.rates.keyed import KeyedCalls
+from actors.runtime.rates.slot_client import NodeSlots
 from actors.runtime.rules.slot_keys import Slots
-from actors.runtime.slot_client import NodeSlots
 
 
 class _Unit:

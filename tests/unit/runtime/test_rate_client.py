@@ -4,9 +4,9 @@ import timeit
 
 import pytest
 
-from actors.runtime.rate_client import FEW, LeasedRates
+from actors.runtime.rates.client import FEW, LeasedRates
+from actors.runtime.rates.shares import Shares
 from actors.runtime.rules.waiting_line import WaitingLine
-from actors.runtime.shares import Shares
 from streams.clock import monotonic_s
 
 ROUNDS = 200

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from actors.runtime.rates.shares import FEW, FIRST_MS, LATE_S, Shares, part_of
 from actors.runtime.rules.pacing import Pace, Rate, acquire, conforming
-from actors.runtime.shares import FEW, FIRST_MS, LATE_S, Shares, part_of
 
 WORKERS = ("w1", "w2", "w3")
 LATE_MS = (0.3, 2.1, 0.9, 4.0, 1.2)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from actors.runtime.store_watch import closed_streams, why_full
+from actors.runtime.broker.store_watch import closed_streams, why_full
 from streams.link.store_health import StoreHealth
 
 

@@ -3,11 +3,11 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from actors.runtime.rates.shares import FEW, Shares
 from actors.runtime.rules import begun
 from actors.runtime.rules.begun import BegunCounts
 from actors.runtime.rules.sweeps import Sweeps
 from actors.runtime.rules.waits import Waits
-from actors.runtime.shares import FEW, Shares
 
 MOST_HASHES = 30
 """Of a key that is new, and looked up a few times."""

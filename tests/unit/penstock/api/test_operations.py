@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from penstock.api.forms.jobs import ItemAnswer, JobToAdd
-from penstock.api.http.jobs import jobs_of
 from penstock.api.http.openapi import document
 from penstock.api.http.problems import RefusedRequest
+from penstock.api.http.routes.jobs import jobs_of
 from penstock.api.operations import OPERATIONS
 from penstock.api.service.service import SERVICES
 from penstock.sdk.calls import READS

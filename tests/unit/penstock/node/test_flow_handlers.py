@@ -1,7 +1,7 @@
 """The job handlers of a node's flows."""
 
 from actors.flow.flows import LONGEST_EVERY_MS
-from penstock.node.flow_loads import FlowHandlers
+from penstock.node.flow.loads import FlowHandlers
 from tests.support import flow_app  # it registers its flows
 
 

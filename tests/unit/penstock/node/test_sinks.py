@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import UsageError
-from penstock.node import sinks
 from penstock.node.config import Config
-from penstock.node.sinks import is_local, load_app, sink, stores_of
+from penstock.node.fetch import sinks
+from penstock.node.fetch.sinks import is_local, load_app, sink, stores_of
 from streams.messages.fetch import Order
 
 

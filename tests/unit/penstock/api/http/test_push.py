@@ -9,11 +9,11 @@ import pytest
 
 from actors.jobs.rules.job_answers import Reserved
 from penstock.api.http.calls import GatewayState
-from penstock.api.http.push import Credit
+from penstock.api.http.routes.push import Credit
 
 
 async def test_what_is_settled_while_it_is_looked_at_gives_its_credit_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.api.http.push.LOOK_S", 0.0)
+    monkeypatch.setattr("penstock.api.http.routes.push.LOOK_S", 0.0)
     jobs = [cast(Reserved, SimpleNamespace(receipt=f"r{at}", topic="mail", id=f"{at}", attempt=1)) for at in range(2)]
     credit = Credit(2)
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from penstock.api.http.queue_protocol import unwrapped, wrapped
+from penstock.api.http.routes.queue_protocol import unwrapped, wrapped
 
 
 @given(some.text() | some.recursive(some.none() | some.integers() | some.text(), some.lists).map(

@@ -1,0 +1,1 @@
+"""What a node watches of the server: its store, its cluster, its consumers."""

@@ -1,0 +1,1 @@
+"""Notices to an administrator: by log, webhook and mail, each until it is taken."""

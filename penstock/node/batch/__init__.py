@@ -1,0 +1,1 @@
+"""The batches of one node: its actors, its archive, the callbacks of batches."""

@@ -1,0 +1,1 @@
+"""The fetch engine of one node: its actors, its sinks, the desk of sources."""

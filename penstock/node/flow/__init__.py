@@ -1,0 +1,1 @@
+"""The flows of one node: the governor, their loads, rounds and rows."""
