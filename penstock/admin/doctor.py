@@ -136,7 +136,7 @@ async def _server(config: Config) -> AsyncIterator[Check]:
         async with open_session(config, name="penstock-doctor", wait_s=min(COMMAND_S, config.connect_s)) as session:
             version = session.connection.client.connected_server_version
             yield Check("connection", "ok", f"nats-server {version.major}.{version.minor}.{version.patch}")
-            async for check in _looks(config, session):
+            for check in await _looks(config, session):
                 yield check
     except (PenstockError, StreamError, OSError) as error:
         if config.is_embedded:
@@ -145,26 +145,43 @@ async def _server(config: Config) -> AsyncIterator[Check]:
             yield Check("connection", "fail", str(error), "check address, credentials and that the server runs")
 
 
-async def _looks(config: Config, session: Session) -> AsyncIterator[Check]:
-    """Look at the server. What cannot be looked at for a reason that was told before is left out."""
-    failed: set[str] = set()
-    for look in (*_LOOKS, _hub) if config.hub else _LOOKS:
-        name = look.__name__.strip("_")
+async def _looks(config: Config, session: Session) -> list[Check]:
+    """Look at the server, all looks side by side. What cannot be seen for a reason told before is left out."""
+    looks = {look.__name__.strip("_"): look for look in ((*_LOOKS, _hub) if config.hub else _LOOKS)}
+    seen: dict[str, Check | StreamError | TimeoutError] = {}
+
+    async def see(name: str) -> None:
         try:
             with anyio.fail_after(LOOK_S):
-                check = await look(config, session)
+                seen[name] = check = await looks[name](config, session)
         except (StreamError, TimeoutError) as error:
-            if "topology" in failed:
-                continue
-            if isinstance(error, PermissionDenied):
-                yield Check(name, "fail", str(error), "log in as `admin` or `node` of nats/accounts.conf")
-                return
-            check = Check(name, "fail", str(error) or f"no answer within {LOOK_S:g} s", "see the server's log")
-        if check.level == "fail":
-            failed.add(name)
-        yield check
-        if "jetstream" in failed:
-            return
+            seen[name] = error
+        else:
+            if name == "jetstream" and check.level == "fail":
+                tasks.cancel_scope.cancel()  # nothing else can be seen
+
+    async with anyio.create_task_group() as tasks:
+        for name in looks:
+            tasks.start_soon(see, name)
+    return _told([(name, seen[name]) for name in looks if name in seen])
+
+
+def _told(seen: list[tuple[str, Check | StreamError | TimeoutError]]) -> list[Check]:
+    checks: dict[str, Check] = {}
+    for name, look in seen:
+        if isinstance(look, Check):
+            checks[name] = look
+        elif "topology" in checks and checks["topology"].level == "fail":
+            continue
+        elif isinstance(look, PermissionDenied):
+            checks[name] = Check(name, "fail", str(look), "log in as `admin` or `node` of nats/accounts.conf")
+            break
+        else:
+            found = str(look) or f"no answer within {LOOK_S:g} s"
+            checks[name] = Check(name, "fail", found, "see the server's log, and start servers that are down")
+        if name == "jetstream" and checks[name].level == "fail":
+            break
+    return list(checks.values())
 
 
 async def _jetstream(_config: Config, session: Session) -> Check:
