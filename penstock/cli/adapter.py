@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from penstock.admin.source_door import LONGEST_FILE, read_adapter_table, read_pairs
-from penstock.cli.call import TAKES_TIMES, CommandCall, command
-from penstock.cli.help import Group
+from penstock.cli.terminal.call import TAKES_TIMES, CommandCall, command
+from penstock.cli.terminal.help import Group
 from penstock.errors import UsageError
 from penstock.times import read_range, read_zone
 from streams.clock import now_ms

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from actors.batch.views import Wanted
-from penstock.cli.batch_shown import item_cells, say_look, say_view, task_row, view_row
-from penstock.cli.call import CommandCall, command
-from penstock.cli.help import Group
-from penstock.cli.pages import Limit, behind, say_more
-from penstock.cli.parameters import read_values
-from penstock.cli.person import progress
+from penstock.cli.shown.batch import item_cells, say_look, say_view, task_row, view_row
+from penstock.cli.terminal.call import CommandCall, command
+from penstock.cli.terminal.help import Group
+from penstock.cli.terminal.pages import Limit, behind, say_more
+from penstock.cli.terminal.parameters import read_values
+from penstock.cli.terminal.person import progress
 from penstock.errors import NotAccepted, UsageError
 from streams.clock import now_ms
 from streams.messages.batch import AfterState
@@ -359,7 +359,7 @@ async def _steer(call: CommandCall, act: "Callable[[Batches], Awaitable[View]]")
 
 async def _follow(call: CommandCall, batches: "Batches", id_: str) -> None:
     """Show an instance's progress until it is over. The exit code is 1 if it is not done then."""
-    from penstock.cli.batch_bar import following
+    from penstock.cli.shown.batch_bar import following
 
     call.if_stopped(lambda: f"the batch goes on; `penstock batch show {id_} --watch` follows it")
     with following() as look:

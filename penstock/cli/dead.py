@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from penstock.cli.call import CommandCall, command
-from penstock.cli.help import Group
-from penstock.cli.person import By, PerSecond, Yes, confirm, progress, who
+from penstock.cli.terminal.call import CommandCall, command
+from penstock.cli.terminal.help import Group
+from penstock.cli.terminal.person import By, PerSecond, Yes, confirm, progress, who
 from penstock.errors import UsageError
 from penstock.times import span_text, time_text
 from streams.clock import now_ms

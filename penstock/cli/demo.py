@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from penstock.cli.call import CommandCall, command
+from penstock.cli.terminal.call import CommandCall, command
 
 __all__ = ["add_to"]
 

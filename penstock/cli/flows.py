@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.cli.call import CommandCall, command
-from penstock.cli.help import Group
-from penstock.cli.output import moment
-from penstock.cli.pages import Limit, behind, say_more
-from penstock.cli.parameters import read_values
 from penstock.cli.rates import read_rate
+from penstock.cli.terminal.call import CommandCall, command
+from penstock.cli.terminal.help import Group
+from penstock.cli.terminal.output import moment
+from penstock.cli.terminal.pages import Limit, behind, say_more
+from penstock.cli.terminal.parameters import read_values
 from penstock.errors import NotAccepted, UsageError
 
 if TYPE_CHECKING:

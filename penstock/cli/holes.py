@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from penstock.admin.source_door import read_source
-from penstock.cli.call import CommandCall, command
-from penstock.cli.help import Group
-from penstock.cli.pages import Limit, behind, page, say_more
-from penstock.cli.person import By, Yes, confirm, who
+from penstock.cli.terminal.call import CommandCall, command
+from penstock.cli.terminal.help import Group
+from penstock.cli.terminal.pages import Limit, behind, page, say_more
+from penstock.cli.terminal.person import By, Yes, confirm, who
 from penstock.errors import PenstockError, UsageError
 from penstock.times import span_text, time_text
 

@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.cli.call import CommandCall, command
 from penstock.cli.held import Topic, open_jobs, open_service
-from penstock.cli.pages import Limit, behind, say_more
-from penstock.cli.parameters import read_values
+from penstock.cli.terminal.call import CommandCall, command
+from penstock.cli.terminal.pages import Limit, behind, say_more
+from penstock.cli.terminal.parameters import read_values
 from penstock.errors import PenstockError, UsageError
 from penstock.times import fact_text, read_moment, read_zone, span_text, time_text
 from streams.clock import now_ms

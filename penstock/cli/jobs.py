@@ -6,10 +6,10 @@ import typer
 from msgspec.structs import replace
 
 from penstock.cli import held, job_list
-from penstock.cli.call import CommandCall, command
 from penstock.cli.held import Topic, open_jobs
-from penstock.cli.help import Group
-from penstock.cli.person import PerSecond, progress
+from penstock.cli.terminal.call import CommandCall, command
+from penstock.cli.terminal.help import Group
+from penstock.cli.terminal.person import PerSecond, progress
 from penstock.errors import NotAccepted, UsageError
 from penstock.times import time_text
 from streams.clock import now_ms

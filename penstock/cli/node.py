@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.cli.call import CommandCall, command
-from penstock.cli.output import moment
-from penstock.cli.pages import Limit, behind, page, say_more
+from penstock.cli.terminal.call import CommandCall, command
+from penstock.cli.terminal.output import moment
+from penstock.cli.terminal.pages import Limit, behind, page, say_more
 from penstock.errors import UsageError
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ async def _work(
 async def _run(config: "Config", seed: Path | None = None) -> None:
     from actors.runtime.logs import fields
     from penstock.cli.settings import seed_of
-    from penstock.cli.welcome import welcome
+    from penstock.cli.shown.welcome import welcome
     from penstock.node.app import run_node
     from penstock.node.fetch.sinks import load_app, serves_any
     from penstock.node.logs import is_for_people, set_up_logs

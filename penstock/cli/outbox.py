@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.cli.call import CommandCall, command
-from penstock.cli.help import Group
+from penstock.cli.terminal.call import CommandCall, command
+from penstock.cli.terminal.help import Group
 from penstock.errors import UsageError
 
 if TYPE_CHECKING:

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.cli.call import TAKES_TIMES, CommandCall, command
-from penstock.cli.help import Group
-from penstock.cli.output import moment
-from penstock.cli.pages import Limit, behind
-from penstock.cli.rate_seconds import levels_of, nodes_text, rate_text, sparkline
+from penstock.cli.shown.rate_seconds import levels_of, nodes_text, rate_text, sparkline
+from penstock.cli.terminal.call import TAKES_TIMES, CommandCall, command
+from penstock.cli.terminal.help import Group
+from penstock.cli.terminal.output import moment
+from penstock.cli.terminal.pages import Limit, behind
 from penstock.errors import UsageError
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ async def _watch(
     ] = sys.maxsize,
 ) -> None:
     """Follow rates: each second's count against its target. In a pipe, a line a second."""
-    from penstock.cli.rates_watch import lines, live_table
+    from penstock.cli.shown.rates_watch import lines, live_table
 
     async with _open(call) as rates:
         ask = await _asking(rates, which)
@@ -131,10 +131,10 @@ async def _report(
     svg: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw target and actual (penstock[charts]).")] = None,
 ) -> None:
     """Count for some seconds, and say how near the target they were."""
-    from penstock.cli.rates_report import collect, report_of
+    from penstock.cli.shown.rates_report import collect, report_of
 
     if svg is not None:
-        from penstock.cli.rates_chart import check_chart, draw
+        from penstock.cli.shown.rates_chart import check_chart, draw
 
         check_chart(svg)
     async with _open(call) as rates:

@@ -12,8 +12,8 @@ from typing import Annotated, Any, NamedTuple
 import typer
 from typer.main import get_group
 
-from penstock.cli.help import Command, Group
-from penstock.cli.output import Output
+from penstock.cli.terminal.help import Command, Group
+from penstock.cli.terminal.output import Output
 
 WrongArgument: Any = typer.BadParameter.__base__
 """What Typer raises for arguments that it cannot take. It keeps the type itself private."""

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 import typer
 
 from actors.runtime.rules.texts import some_of
-from penstock.cli.call import CommandCall, command
-from penstock.cli.help import Group
-from penstock.cli.output import Output, moment
-from penstock.cli.pages import Limit, behind, say_more
+from penstock.cli.terminal.call import CommandCall, command
+from penstock.cli.terminal.help import Group
+from penstock.cli.terminal.output import Output, moment
+from penstock.cli.terminal.pages import Limit, behind, say_more
 from penstock.errors import UsageError
 
 if TYPE_CHECKING:

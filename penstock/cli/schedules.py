@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from actors.jobs.rules.schedule_record import Misfire, Overlap
-from penstock.cli.call import TAKES_TIMES, CommandCall, command
 from penstock.cli.held import ASK_S
-from penstock.cli.help import Group
-from penstock.cli.pages import Limit, behind, say_more
-from penstock.cli.person import Yes, confirm
+from penstock.cli.terminal.call import TAKES_TIMES, CommandCall, command
+from penstock.cli.terminal.help import Group
+from penstock.cli.terminal.pages import Limit, behind, say_more
+from penstock.cli.terminal.person import Yes, confirm
 from penstock.errors import NotAccepted, UsageError
 from penstock.rows.schedule_names import read_name
 from penstock.times import read_moment, read_range, read_zone, span_text, time_text

@@ -11,9 +11,9 @@ from actors.fetch.rules.settings import as_level, origins
 from actors.fetch.settings_desk import Changed, StoredSettings, change_level, read_seed, read_stored, value_of
 from actors.fetch.settings_levels import LevelName, UnknownLevel, level_named
 from actors.runtime.rules.setting_values import BadSetting, nearest
-from penstock.cli.call import CommandCall, command
-from penstock.cli.help import Group
-from penstock.cli.parameters import read_values
+from penstock.cli.terminal.call import CommandCall, command
+from penstock.cli.terminal.help import Group
+from penstock.cli.terminal.parameters import read_values
 from penstock.errors import UsageError
 from streams.clock import now_ms
 

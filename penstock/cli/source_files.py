@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.cli.call import CommandCall, command
-from penstock.cli.person import progress
+from penstock.cli.terminal.call import CommandCall, command
+from penstock.cli.terminal.person import progress
 from penstock.errors import UsageError
 from penstock.rows.typed import read_typed
 

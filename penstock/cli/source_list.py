@@ -6,8 +6,8 @@ import msgspec
 import typer
 
 from penstock.admin.source_door import read_platform, read_source
-from penstock.cli.call import CommandCall, command
-from penstock.cli.pages import Limit, behind, say_more
+from penstock.cli.terminal.call import CommandCall, command
+from penstock.cli.terminal.pages import Limit, behind, say_more
 from penstock.times import fact_text, span_text, time_text
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ import typer
 from penstock.admin.source_door import AdapterTable, read_adapter_table, read_pairs, read_source
 from penstock.cli import source_files, source_list
 from penstock.cli.adapter import read_adapter_file
-from penstock.cli.call import TAKES_TIMES, CommandCall, command
-from penstock.cli.help import Group
-from penstock.cli.person import By, Yes, confirm, who
+from penstock.cli.terminal.call import TAKES_TIMES, CommandCall, command
+from penstock.cli.terminal.help import Group
+from penstock.cli.terminal.person import By, Yes, confirm, who
 from penstock.errors import UsageError
 from penstock.times import read_moment, read_range, read_zone, time_text
 from streams.clock import now_ms

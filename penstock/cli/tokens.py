@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.cli.call import CommandCall, command
-from penstock.cli.help import Group
-from penstock.cli.pages import Limit, behind, say_more
-from penstock.cli.person import Yes, confirm
+from penstock.cli.terminal.call import CommandCall, command
+from penstock.cli.terminal.help import Group
+from penstock.cli.terminal.pages import Limit, behind, say_more
+from penstock.cli.terminal.person import Yes, confirm
 from penstock.errors import UsageError
 from penstock.times import time_text
 from streams.clock import now_ms

@@ -6,8 +6,8 @@ import msgspec
 import typer
 
 from penstock.admin.source_door import read_source
-from penstock.cli.call import TAKES_TIMES, CommandCall, command
-from penstock.cli.person import progress
+from penstock.cli.terminal.call import TAKES_TIMES, CommandCall, command
+from penstock.cli.terminal.person import progress
 from penstock.errors import PenstockError
 from penstock.times import read_range, read_zone, span_text, time_text
 from streams.clock import now_ms

@@ -8,8 +8,8 @@ import typer
 
 from penstock.admin.source_door import read_source
 from penstock.cli.batch import open_batches
-from penstock.cli.call import CommandCall, command
 from penstock.cli.held import open_jobs
+from penstock.cli.terminal.call import CommandCall, command
 from penstock.errors import NotAccepted, PenstockError, Timeout, Unavailable, UsageError
 from penstock.times import span_text, time_text
 from streams.clock import now_ms

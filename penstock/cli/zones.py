@@ -6,10 +6,6 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from actors.runtime.rules.texts import some_of
-from penstock.cli.call import CommandCall, command
-from penstock.cli.help import Group
-from penstock.cli.output import Output
-from penstock.cli.pages import Limit, behind, say_more
 from penstock.cli.routing import (
     check_drill,
     followed,
@@ -20,6 +16,10 @@ from penstock.cli.routing import (
     say_report,
     write_drill,
 )
+from penstock.cli.terminal.call import CommandCall, command
+from penstock.cli.terminal.help import Group
+from penstock.cli.terminal.output import Output
+from penstock.cli.terminal.pages import Limit, behind, say_more
 from penstock.errors import UsageError
 
 if TYPE_CHECKING:

@@ -32,18 +32,16 @@ READ = 65_536
 LONGEST = 1_000_000
 SUBREAPER = 36
 """PR_SET_CHILD_SUBREAPER: a child whose parent has ended becomes ours."""
-IMPORTED = ("penstock", "penstock.cli", "penstock.node", "penstock.admin")
-LATER = ("uvloop", "concurrent.futures.thread")
+IMPORTED = ("penstock.cli", "penstock.node", "penstock.admin")
+LATER = ("uvloop", "concurrent.futures.thread", "penstock.sql")
 """What a process imports once it runs."""
 
 
 def main(number: int) -> None:
     """Fork for each request on the socket of this number, and be the child that it asks for."""
     for name in IMPORTED:
-        package = importlib.import_module(name)
-        for module in pkgutil.iter_modules(package.__path__):
-            if module.name != "__main__":
-                importlib.import_module(f"{name}.{module.name}")
+        for module in pkgutil.walk_packages(importlib.import_module(name).__path__, f"{name}."):
+            importlib.import_module(module.name)
     for name in LATER:
         importlib.import_module(name)
     gc.disable()

@@ -8,7 +8,7 @@ from hypothesis import strategies as some
 
 from actors.batch.rules.refusals import BatchRefused
 from actors.batch.views import Beat, View, result_file, upload_name
-from penstock.cli.batch_bar import Speed, bar_text, far
+from penstock.cli.shown.batch_bar import Speed, bar_text, far
 from streams.messages.batch import Counts
 
 

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from actors.flow.rates_desk import RatesView, RateView
-from penstock.cli import rates_chart
-from penstock.cli.rate_seconds import (
+from penstock.cli.rates import read_rate
+from penstock.cli.shown import rates_chart
+from penstock.cli.shown.rate_seconds import (
     LEVELS,
     PLAIN_LEVELS,
     RateSecond,
@@ -24,9 +25,8 @@ from penstock.cli.rate_seconds import (
     rate_text,
     sparkline,
 )
-from penstock.cli.rates import read_rate
-from penstock.cli.rates_report import report_of
-from penstock.cli.rates_watch import RatesTable, line_of
+from penstock.cli.shown.rates_report import report_of
+from penstock.cli.shown.rates_watch import RatesTable, line_of
 from penstock.errors import UsageError
 
 AT_MS = 1_790_000_000_000
@@ -149,7 +149,7 @@ async def test_each_second_comes_once_though_answers_are_late(monkeypatch: pytes
     async def no_wait(_s: float) -> None:
         return None
 
-    monkeypatch.setattr("penstock.cli.rate_seconds.anyio.sleep", no_wait)
+    monkeypatch.setattr("penstock.cli.shown.rate_seconds.anyio.sleep", no_wait)
     nodes = Nodes([0, 1, 0, 0, 2, 1, 1])
     seen: list[Second] = []
     async for each in each_second(nodes.ask):

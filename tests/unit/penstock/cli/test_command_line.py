@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from penstock.cli.output import Output, moment
 from penstock.cli.root import app
 from penstock.cli.settings import seed_of
+from penstock.cli.terminal.output import Output, moment
 from penstock.errors import UsageError
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.cli.output import IDS, Output
+from penstock.cli.terminal.output import IDS, Output
 
 SOURCE = "a-platform-with-a-long-name/a-shop-whose-name-is-longer"
 WHY = "the platform said no, and it said so at some length: " * 4

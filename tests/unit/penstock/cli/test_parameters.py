@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.main import get_command
 
-from penstock.cli.parameters import NotPlain, plain
+from penstock.cli.terminal.parameters import NotPlain, plain
 
 Colour = Literal["red", "blue"]
 

@@ -4,7 +4,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from penstock.cli.call import CommandCall, command
+from penstock.cli.terminal.call import CommandCall, command
 
 
 @pytest.mark.parametrize(

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import ast
 import importlib
+import inspect
+import pkgutil
 from collections.abc import Iterator
 from io import StringIO
-from pathlib import Path
 
 import pytest
 
 from penstock import cli
-from penstock.cli.output import Output
+from penstock.cli.terminal.output import Output
 
 WIDTH = 80
 MOMENT, NAME, NUMBER, WORD = "2026-11-25 01:00:00Z", "prizes-eu", "123,456", "running"
@@ -102,9 +103,9 @@ class Tables(ast.NodeVisitor):
 
 def tables() -> list[tuple[str, list[str]]]:
     found: list[tuple[str, list[str]]] = []
-    for path in sorted(Path(cli.__path__[0]).glob("*.py")):
-        visitor = Tables(f"penstock.cli.{path.stem}")
-        visitor.visit(ast.parse(path.read_text()))
+    for module in sorted(pkgutil.walk_packages(cli.__path__, "penstock.cli."), key=lambda module: module.name):
+        visitor = Tables(module.name)
+        visitor.visit(ast.parse(inspect.getsource(importlib.import_module(module.name))))
         found += visitor.found
     return found
 

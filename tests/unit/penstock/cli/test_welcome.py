@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from actors.runtime.membership import Status
-from penstock.cli.welcome import welcome
+from penstock.cli.shown.welcome import welcome
 from penstock.node.config import Config
 
 

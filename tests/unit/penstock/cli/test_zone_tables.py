@@ -9,8 +9,8 @@ from actors.zone.rules.plan import plan
 from actors.zone.rules.report import MoveReport, TakenReport
 from actors.zone.rules.routing import drained, made, next_map
 from actors.zone.views import ChangeView, HandoverView, MapView, ZoneJobView, ZoneShown, ZoneView, map_view
-from penstock.cli.output import Output
 from penstock.cli.routing import say_history, say_map, say_plan, say_report, weight_of
+from penstock.cli.terminal.output import Output
 from penstock.cli.zones import say_zone
 from penstock.errors import UsageError
 

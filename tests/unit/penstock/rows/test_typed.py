@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from penstock.cli.person import confirm
+from penstock.cli.terminal.person import confirm
 from penstock.errors import PenstockError
 from penstock.rows.typed import read_line, read_typed
 

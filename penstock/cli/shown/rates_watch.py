@@ -6,8 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
-from penstock.cli.output import Output, moment
-from penstock.cli.rate_seconds import (
+from penstock.cli.shown.rate_seconds import (
     RateSecond,
     Second,
     each_second,
@@ -16,6 +15,7 @@ from penstock.cli.rate_seconds import (
     rate_text,
     sparkline,
 )
+from penstock.cli.terminal.output import Output, moment
 
 if TYPE_CHECKING:
     from actors.flow.rates_desk import RatesView

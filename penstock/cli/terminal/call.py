@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Concatenate, NoReturn, ParamSp
 
 import typer
 
-from penstock.cli.help import Command
-from penstock.cli.output import Output
+from penstock.cli.terminal.help import Command
+from penstock.cli.terminal.output import Output
 from penstock.errors import PenstockError, Timeout
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import Any
 
 from typer.core import TyperCommand, TyperGroup
 
-from penstock.cli.parameters import take_plain_values
+from penstock.cli.terminal.parameters import take_plain_values
 
 Titled = Iterable[tuple[str, tuple[str, str]]]
 

@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from penstock.cli.call import CommandCall
-from penstock.cli.output import moment
+from penstock.cli.terminal.call import CommandCall
+from penstock.cli.terminal.output import moment
 
 if TYPE_CHECKING:
     from actors.batch.rules.record import Moment
@@ -52,7 +52,7 @@ def _cell(cells: object, name: str) -> str:
 
 
 def say_view(call: CommandCall, view: "View") -> None:
-    from penstock.cli.batch_bar import bar_text
+    from penstock.cli.shown.batch_bar import bar_text
 
     call.out.say(f"{view.instance_id}: {bar_text(view)}")
     if view.reason:

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from penstock.cli.output import moment
+from penstock.cli.terminal.output import moment
 from penstock.errors import UsageError
 
 if TYPE_CHECKING:
-    from penstock.cli.rates_report import RateReport
+    from penstock.cli.shown.rates_report import RateReport
 
 __all__ = ["check_chart", "draw"]
 

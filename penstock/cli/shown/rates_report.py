@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from penstock.cli.rate_seconds import Second, each_second, is_near
+from penstock.cli.shown.rate_seconds import Second, each_second, is_near
 
 if TYPE_CHECKING:
     from actors.flow.rates_desk import RatesView

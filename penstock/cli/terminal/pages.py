@@ -6,7 +6,7 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
-from penstock.cli.output import Output
+from penstock.cli.terminal.output import Output
 
 __all__ = ["Limit", "behind", "page", "say_more"]
 
