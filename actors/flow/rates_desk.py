@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from difflib import get_close_matches
-from itertools import islice
 from typing import Literal, NamedTuple, get_args
 
 from msgspec import Struct
@@ -21,6 +19,7 @@ from actors.flow.governor import LEASE
 from actors.runtime.rates.counts import Gathered, gather_begun
 from actors.runtime.rates.slot_look import SlotLook
 from actors.runtime.rules.pages import MOST_LINES, PAGE_BYTES, page_of
+from actors.runtime.rules.setting_values import near
 from streams.buckets.bucket import Bucket
 from streams.buckets.lease import read_record
 from streams.clock import Clock
@@ -41,8 +40,6 @@ LEAST_RATE, MOST_RATE = 0.001, 1_000_000
 MOST_SLOT_KEYS, ALL_SLOT_KEYS = 100, 2_000
 LATE_MS = 100
 """How long after a second's end its counts are asked for: what begins in it may be counted a moment later."""
-MOST_COMPARED = 2_000
-"""Names with which a misspelt one is compared: more would hold the node up."""
 SECONDS = 10
 """Over how many seconds people see the mean, unless they say."""
 
@@ -212,12 +209,12 @@ class RatesDesk:
         """Return a hint with the nearest name of this kind, or else the same name of another kind. Empty: there is
         none."""
         kinds = [each for each in KINDS if kind in ("", each)]
-        known = islice(((name, each) for each in kinds for name in self._doors[each].names()), MOST_COMPARED)
-        of_kind = dict(known)
-        for near in get_close_matches(name[:64], of_kind, n=1):
-            return f"did you mean {of_kind[near]}/{near}?"
-        others = [each for each in KINDS if name in set(self._doors[each].names())]
-        return f"did you mean {others[0]}/{name}?" if others else ""
+        if close := near(name, (each for one in kinds for each in self._doors[one].names())):
+            name = close
+        else:
+            kinds = list(KINDS)
+        found = [each for each in kinds if name in set(self._doors[each].names())]
+        return f"did you mean {found[0]}/{name}?" if found else ""
 
     async def _view(self, keys: Sequence[tuple[Kind, str]], seconds: int) -> RatesView:
         if not 1 <= seconds <= MOST_SECONDS:

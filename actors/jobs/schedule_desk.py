@@ -76,7 +76,15 @@ class ScheduleRefused(ValueError):
         self.code = code
 
 
-def _accept_none(record: Schedule) -> None:
+IsShown = Callable[[str], bool]
+"""Whether the caller may see what has this name."""
+
+
+def _is_any(_name: str) -> bool:
+    return True
+
+
+def _accept_none(record: Schedule, _is_shown: IsShown) -> None:
     field = "batch" if record.batch else "source"
     raise BadRecurrence(field, getattr(record, field), "is not known here", "ask a node")
 
@@ -86,20 +94,31 @@ class ScheduleDesk:
     the broker's errors. After many conflicts with other people's changes it raises RevisionConflict, and nothing was
     changed."""
 
-    def __init__(self, records: Bucket[bytes], clock: Clock, accept: Callable[[Schedule], None] = _accept_none) -> None:
-        """`accept` checks the target of a schedule that has one. It raises BadRecurrence."""
+    def __init__(
+        self, records: Bucket[bytes], clock: Clock, accept: Callable[[Schedule, IsShown], None] = _accept_none
+    ) -> None:
+        """`accept` checks the target of a schedule that has one. It raises BadRecurrence, and names no target that is
+        not shown."""
         self._records = records
         self._clock = clock
         self._accept = accept
 
     async def add(
-        self, topic: str, name: str, wanted: Schedule, *, is_replaced: bool = False, nonce: str = ""
+        self,
+        topic: str,
+        name: str,
+        wanted: Schedule,
+        *,
+        is_replaced: bool = False,
+        nonce: str = "",
+        is_shown: IsShown = _is_any,
     ) -> ScheduleChanged:
-        """Store a schedule. The same again changes nothing. Another one of that name is replaced only if asked."""
+        """Store a schedule. The same again changes nothing. Another one of that name is replaced only if asked.
+        `is_shown`: which tasks or sources an error may name."""
         key = _key(topic, name)
         check_wanted(wanted)
         if has_target(wanted):
-            self._accept(wanted)
+            self._accept(wanted, is_shown)
         now_ms, mark = self._clock.now_ms(), _mark("add", nonce)
 
         def change(entry: Entry[bytes] | None) -> tuple[bytes | None, tuple[Schedule, bool]]:
@@ -126,7 +145,7 @@ class ScheduleDesk:
         return self._changed(topic, name, stored, is_changed=is_changed)
 
     async def lines(
-        self, topic: str = "", *, after: str = "", is_shown: Callable[[str], bool] = lambda _topic: True
+        self, topic: str = "", *, after: str = "", is_shown: IsShown = _is_any
     ) -> AsyncIterator[ScheduleLine]:
         """Yield all schedules, or those of a topic, by topic and name, each with its next due time. `after`: only those
         behind this TOPIC/NAME. `is_shown`: only those of such topics. It reads few more than are taken."""

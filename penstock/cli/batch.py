@@ -4,7 +4,6 @@ import math
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
-from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -77,8 +76,10 @@ async def open_batches(call: CommandCall, task: str = "") -> "AsyncIterator[Batc
         except NotAccepted as refused:
             if (refused.code, refused.field) != ("not_found", "task"):
                 raise
-            near = get_close_matches(task[:64], [each.task for each in await batches.tasks()], n=1)
-            raise UsageError(f"no task {task!r}; did you mean {near[0]}?" if near else str(refused)) from refused
+            from actors.runtime.rules.setting_values import near
+
+            close = near(task, [each.task for each in await batches.tasks()])
+            raise UsageError(f"no task {task!r}; did you mean {close}?" if close else str(refused)) from refused
 
 
 async def _submit(

@@ -2,7 +2,6 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -53,10 +52,12 @@ async def _open(call: CommandCall, which: str = "") -> "AsyncIterator[FlowCalls]
         except NotAccepted as refused:
             if (refused.code, refused.field) != ("not_found", "flow"):
                 raise
-            near = get_close_matches(which[:64], [each.flow for each in await flows.list()], n=1)
-            if not near:
+            from actors.runtime.rules.setting_values import near
+
+            close = near(which, [each.flow for each in await flows.list()])
+            if not close:
                 raise
-            text = f"no flow {which!r}; did you mean {near[0]}?"
+            text = f"no flow {which!r}; did you mean {close}?"
             raise NotAccepted(text, code=refused.code, field=refused.field) from refused
 
 

@@ -3,7 +3,6 @@
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -56,23 +55,6 @@ async def _opened(call: CommandCall) -> "AsyncIterator[Schedules]":
         from penstock.sdk.client_schedules import Schedules
 
         yield Schedules(ServiceClient(session.connection, "schedules", ASK_S))
-
-
-@asynccontextmanager
-async def _naming_the_nearest(call: CommandCall, task: str) -> AsyncIterator[None]:
-    """If there is no such `task`, the error names the nearest one."""
-    try:
-        yield
-    except NotAccepted as refused:
-        if not task or refused.field != "batch":
-            raise
-        from penstock.cli.batch import open_batches
-
-        async with open_batches(call) as batches:
-            near = get_close_matches(task[:64], [each.task for each in await batches.tasks()], n=1)
-        if not near:
-            raise
-        raise UsageError(f"--batch {task!r}: there is no such task; did you mean {near[0]}?") from refused
 
 
 async def _add(
@@ -153,7 +135,7 @@ async def _put(call: CommandCall, which: str, wanted: "Schedule", *, is_replaced
         check_wanted(wanted)
     except BadRecurrence as error:
         raise UsageError(str(_as_typed(error))) from error
-    async with _opened(call) as schedules, _naming_the_nearest(call, wanted.batch):
+    async with _opened(call) as schedules:
         told = await schedules.put(which, wanted, is_replaced=is_replaced)
     nexts = told.schedule.next_ms
     nexts_text = f"due {', '.join(map(time_text, nexts))}" if nexts else told.schedule.state

@@ -90,7 +90,7 @@ async def _opened(node: Node) -> AsyncIterator[_Engines]:
                 *zone_handlers.job_handlers(),
                 target_handler(batches.desk, fetch.ledgers),
             ),
-            accepts(batches.desk, fetch.sources),
+            accepts(batches.desk, batches.tasks, fetch.sources),
             each_zone.handlers,
         ) as jobs,
         open_flow_engine(node) as flow,

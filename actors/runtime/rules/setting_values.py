@@ -7,10 +7,11 @@ moment without an offset is not a moment, `true` is not 1.
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from difflib import get_close_matches
+from itertools import islice
 from urllib.parse import urlsplit
 
 UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
@@ -22,6 +23,8 @@ Duration = str | float | timedelta
 """A length of time in a program: a text with its unit (`90s`, `5m`), or a number of seconds, or a timedelta."""
 MOST_NAMED = 40
 """Known words that one message lists."""
+MOST_COMPARED = 2_000
+"""Known words with which a misspelt one is compared: more would hold the node up."""
 REFERENCE = re.compile(r"env:[A-Za-z_][A-Za-z0-9_]{0,127}|file:/[^\x00-\x1f]{1,1000}", re.ASCII)
 
 
@@ -45,10 +48,15 @@ def shown(value: object) -> str:
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
+def near(word: str, known: Iterable[str]) -> str:
+    """Return the known word that is most like `word`. Empty: none is like it."""
+    return next(iter(get_close_matches(word[:64], list(islice(known, MOST_COMPARED)), n=1)), "")
+
+
 def nearest(word: str, known: Sequence[str]) -> str:
     """Return `did you mean …?`, or the known words, the first few if they are many."""
-    if close := get_close_matches(word[:64], known, n=1, cutoff=0.6):
-        return f"did you mean {close[0]}?"
+    if close := near(word, known):
+        return f"did you mean {close}?"
     others = f" and {len(known) - MOST_NAMED} others" if len(known) > MOST_NAMED else ""
     return f"there are {', '.join(sorted(known)[:MOST_NAMED])}{others}"
 

@@ -8,7 +8,7 @@ from actors.jobs.delay_timer.timer import DelayTimer
 from actors.jobs.desk import JobDesk
 from actors.jobs.overdue import OverdueJobs
 from actors.jobs.rules.schedule_record import Schedule
-from actors.jobs.schedule_desk import ScheduleDesk
+from actors.jobs.schedule_desk import IsShown, ScheduleDesk
 from actors.jobs.scheduler import Scheduler
 from actors.jobs.store import JobStore
 from actors.jobs.topics import Topics
@@ -58,7 +58,7 @@ class JobsEngine:
 async def open_jobs_engine(
     node: Node,
     built_in: Sequence[Handler] = (),
-    accept: Callable[[Schedule], None] | None = None,
+    accept: Callable[[Schedule, IsShown], None] | None = None,
     expand: Callable[[Mapping[str, Handler]], Iterable[Handler]] = lambda known: known.values(),
 ) -> AsyncIterator[JobsEngine]:
     """Open what the engine's parts share, one of each for the node. `built_in`: handlers beside the app's own. `accept`

@@ -98,7 +98,9 @@ async def test_what_a_batch_or_a_source_does_not_take_is_refused_at_the_add(
             ({"input": 1}, {"batch": "none"}, "batch", "penstock batch tasks"),
             ({"input": 1}, {"batch": "a.b"}, "batch", "is no name of a task"),
             ({"input": [1]}, {"batch": "count", "data_time": "at"}, "data_time", "has fields"),
-            ({"last": "2h"}, {"source": "mall/none"}, "source", "there is no such source"),
+            ({"input": 1}, {"batch": "cuont"}, "batch", "there is no such task; did you mean count?"),
+            ({"last": "2h"}, {"source": "other/none"}, "source", "there is no such source; `penstock sources list`"),
+            ({"last": "2h"}, {"source": "mall/s2"}, "source", "there is no such source; did you mean mall/s1?"),
             ({"last": "2h"}, {"source": "mall"}, "source", "write PLATFORM/SOURCE"),
             ({"last": "2 hours"}, {"source": "mall/s1"}, "body", "2 hours"),
             ({"last": "32d"}, {"source": "mall/s1"}, "body", "use 1s to 31d"),
@@ -111,7 +113,7 @@ async def test_what_a_batch_or_a_source_does_not_take_is_refused_at_the_add(
             assert said in str(refused.value), refused.value
         at = ("--nats", server.url, "--namespace", ground.name)
         typed = await run("schedules", "add", NIGHTLY, '{"input":1}', "--every", "1h", "--batch", "cuont", *at)
-        said = "penstock: --batch 'cuont': there is no such task; did you mean count?\n"
+        said = "penstock: batch 'cuont': there is no such task; did you mean count?\n"
         assert (typed.code, typed.err) == (2, said)
         assert await client.schedules.list() == []
         await client.schedules.add(NIGHTLY, {"last": "2h"}, source="mall/s1", cron="0 0 1 1 *")

@@ -40,7 +40,12 @@ async def add(shared: GatewayState, call: HttpCall) -> HttpAnswer:
     with shared.load.work("add", call.caller.key), _telling(call):
         await shared.quotas.check(call.caller, topic, [NewJob(topic=topic)])
         told = await shared.schedules.add(
-            topic, asked.name, asked.wanted(call.caller.tenant), is_replaced=asked.replace, nonce=call.key
+            topic,
+            asked.name,
+            asked.wanted(call.caller.tenant),
+            is_replaced=asked.replace,
+            nonce=call.key,
+            is_shown=call.caller.may_run if asked.batch else call.caller.may_source,
         )
     audit(call, "schedule.added", topic=topic, name=asked.name, is_changed=told.is_changed)
     return HttpAnswer(_changed(call, told), 201 if told.is_changed else 200)
