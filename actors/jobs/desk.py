@@ -346,7 +346,8 @@ class JobDesk:
         self._handout.end_waits()
 
     def _view(self, topic: str) -> TopicView:
-        return TopicView(topic=topic, settings=as_document(self._topics.current(topic)))
+        is_used = topic == DEFAULT or topic in self._topics
+        return TopicView(topic=topic, settings=as_document(self._topics.current(topic)), is_used=is_used)
 
     # ---- by receipt, by id
 

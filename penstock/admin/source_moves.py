@@ -15,6 +15,7 @@ from actors.fetch.rules.looks import BadLook, ask_look, look_window
 from actors.fetch.settings_levels import LevelName
 from actors.fetch.source_import import first_epochs, new_ledger
 from actors.fetch.sources import SourceKey
+from actors.runtime.rules.setting_values import nearest
 from penstock.admin.records import Records
 from penstock.errors import UsageError
 from penstock.times import time_text
@@ -70,11 +71,14 @@ async def backfill(records: Records, source: SourceKey, start_ms: int, end_ms: i
     return called
 
 
-async def cancel_backfill(records: Records, source: SourceKey, name: str) -> bool:
-    """Drop a backfill with its open slices. Return False if there is none of that name. Its holes stay listed."""
+async def cancel_backfill(records: Records, source: SourceKey, name: str) -> None:
+    """Drop a backfill with its open slices. Its holes stay listed. Raises UsageError if there is none of that name."""
     await records.need(source)
-    _, is_changed = await records.move(source, _changing(lambda ledger: steering.remove_backfill(ledger, name)))
-    return is_changed
+    ledger, is_changed = await records.move(source, _changing(lambda ledger: steering.remove_backfill(ledger, name)))
+    if not is_changed:
+        known = [each.name for each in ledger.passes if each.kind == "b"]
+        hint = nearest(name, known) if known else "none is being read now, and one that has ended is not kept"
+        raise UsageError(f"{source}: no backfill is called {name[:64]!a}; {hint}")
 
 
 async def look(records: Records, source: SourceKey, *, start_ms: int | None, end_ms: int | None) -> LookView:

@@ -15,7 +15,7 @@ from penstock.cli.terminal.call import CommandCall, command
 from penstock.cli.terminal.help import Group
 from penstock.cli.terminal.pages import Limit, behind, say_more
 from penstock.cli.terminal.parameters import read_values
-from penstock.cli.terminal.person import progress
+from penstock.cli.terminal.person import Yes, confirm, progress
 from penstock.errors import NotAccepted, UsageError
 from streams.clock import now_ms
 from streams.messages.batch import AfterState
@@ -261,9 +261,11 @@ async def _retry(
     call.out.result(view)
 
 
-async def _delete(call: CommandCall, id_: Id) -> None:
+async def _delete(call: CommandCall, id_: Id, yes: Yes = False) -> None:
     """Delete an instance that is over, with its items, its upload and its result."""
     async with open_batches(call) as batches:
+        await batches.show(id_)
+        confirm(f"Delete the batch {id_}, with its rows and its result?", is_sure=yes)
         view = await batches.delete(id_)
     call.out.say(f"{view.instance_id}: deleted, it was {view.state}")
     call.out.result(view)

@@ -23,6 +23,8 @@ LONGEST_BODY = 20_000
 SHOWN_BODY = 60
 SHOWN = ("is_paused", "rate", "ttr", "attempts", "most_waiting", "lanes")
 """The settings in a list of topics. The view of one topic shows all of them."""
+LIMITS = ("rate", "most_waiting", "slots")
+"""The settings of which 0 is no limit."""
 AfterTopic = Annotated[str, behind("TOPIC")]
 JobId = Annotated[str, typer.Argument(metavar="ID", help="The job's id within its topic.")]
 
@@ -187,8 +189,11 @@ async def _topic(
     wanted = _values(values or (), unset or ()) | ({} if pause is None else {"is_paused": pause})
     async with open_service(call) as service:
         view = await service.ask("topic", {"topic": topic, "set": wanted}, TopicView)
+    if not view.is_used:
+        call.out.say(f"{topic}: not used yet, it would have these settings; `penstock jobs topics` lists those in use")
     for name, value in view.settings.items():
-        call.out.say(f"{topic}: {name} = {_text(value)}")
+        none = " (no limit)" if name in LIMITS and not value else ""
+        call.out.say(f"{topic}: {name} = {_text(value)}{none}")
     call.out.result(view)
 
 
@@ -217,7 +222,7 @@ def _value(text: str) -> object:
 
 def _text(value: object) -> str:
     match value:
-        case None:
+        case None | "":
             return "-"
         case list() | tuple():
             return ",".join(map(str, value))

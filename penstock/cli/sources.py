@@ -203,12 +203,12 @@ async def _backfill(
 
         records = Records(session)
         if span is None:
-            is_there = await source_moves.cancel_backfill(records, key, cancel)
+            await source_moves.cancel_backfill(records, key, cancel)
         else:
             cancel = await source_moves.backfill(records, key, *span, name=name)
     if span is None:
-        call.out.say(f"{key}: {cancel} is dropped" if is_there else f"{key}: no backfill is called {cancel}")
-        call.out.result({"source": str(key), "cancelled": cancel if is_there else None})
+        call.out.say(f"{key}: {cancel} is dropped")
+        call.out.result({"source": str(key), "cancelled": cancel})
         return
     call.out.say(f"{key}: {cancel} reads {time_text(span[0])} to {time_text(span[1])}")
     call.out.result({"source": str(key), "backfill": cancel, "start_ms": span[0], "end_ms": span[1]})

@@ -128,7 +128,9 @@ class ListPage(Struct, frozen=True, kw_only=True):
 
 
 class TopicView(Struct, frozen=True, kw_only=True):
-    """A topic and its settings, as a person would write them."""
+    """A topic and its settings, as a person would write them. `is_used`: False if no job of the topic was ever added,
+    and nothing is set. Then the settings are those that it would have."""
 
     topic: str
     settings: dict[str, object]
+    is_used: bool = True

@@ -452,9 +452,11 @@ class TopicsShown(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class TopicShown(TopicCounted, frozen=True, kw_only=True):
-    """A topic's counts, and the settings in force."""
+    """A topic's counts, and the settings in force. `is_used`: False if no job of the topic was ever added, and nothing
+    is set."""
 
     settings: dict[str, Any]
+    is_used: bool = True
 
 
 class TopicsQuery(RequestForm, frozen=True, kw_only=True):

@@ -135,7 +135,9 @@ async def test_an_input_alone_is_handed_in_and_steered(penstock: CommandLine) ->
     assert "cancelled" in (await penstock("batch", "cancel", "cli-2")).ok().out
     ended = await penstock("batch", "show", "cli-2", "--watch")
     assert (ended.code, "cancelled" in ended.out) == (1, True)
-    assert "cli-2: deleted, it was cancelled" in (await penstock("batch", "delete", "cli-2")).ok().out
+    unsure = await penstock("batch", "delete", "cli-2")
+    assert (unsure.code, "Not asked, since this is no terminal: add --yes" in unsure.err) == (2, True)
+    assert "cli-2: deleted, it was cancelled" in (await penstock("batch", "delete", "cli-2", "--yes")).ok().out
 
 
 async def test_a_program_learns_where_a_list_goes_on(penstock: CommandLine) -> None:

@@ -111,7 +111,11 @@ async def test_people_are_told_in_words(cli: CommandLine) -> None:
         assert "nothing is ready in mail" in (await cli("jobs", "reserve", "mail")).ok().out
         assert "mail/o1: deleted" in (await cli("jobs", "delete", "mail", "o1")).ok().out
         assert "mail" in (await cli("jobs", "topics")).ok().out
-        assert "ttr = 1m" in (await cli("jobs", "topic", "mail")).ok().out
+        shown = (await cli("jobs", "topic", "mail")).ok().out.splitlines()
+        assert {"mail: ttr = 1m", "mail: rate = 0 (no limit)", "mail: zone = -"} <= set(shown)
+        unused = (await cli("jobs", "topic", "mial")).ok().out.splitlines()
+        assert unused[0].startswith("mial: not used yet, it would have these settings;")
+        assert unused[1:] == [line.replace("mail:", "mial:") for line in shown]
         assert "mail" in (await cli("jobs", "count")).ok().out
 
 

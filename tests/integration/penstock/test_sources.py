@@ -256,6 +256,8 @@ async def test_rewinds_and_backfills_take_moments_as_people_write_them(cli: Comm
     ledger = await ledger_of(cli)
     assert [(each.name, each.start_ms) for each in ledger.passes] == [("look", told["start_ms"])]
     assert ledger.frontier_ms == rewound["frontier_ms"]
+    refused = await cli("sources", "backfill", "mall/s1", "--cancel", "lok")
+    assert (refused.code, refused.err) == (2, "penstock: mall/s1: no backfill is called 'lok'; did you mean look?\n")
     (await cli("sources", "backfill", "mall/s1", "--cancel", "look")).ok()
     assert (await ledger_of(cli)).passes == ()
 
@@ -270,6 +272,7 @@ async def test_rewinds_and_backfills_take_moments_as_people_write_them(cli: Comm
         (("backfill", "mall/s1", "now", "-1h"), "before the second"),
         (("backfill", "mall/s1", "-1h", "now", "--name", "a.b"), "contains '.'"),
         (("backfill", "mall/s1"), "FROM and TO"),
+        (("backfill", "mall/s1", "--cancel", "look"), "none is being read now"),
         (("pause", "mall/s2"), "did you mean mall/s1"),
         (("pause", "mall"), "PLATFORM/SOURCE"),
     ],

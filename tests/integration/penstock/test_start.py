@@ -94,7 +94,7 @@ batch pause 1
 batch resume 1
 batch cancel 1
 batch retry 1
-batch delete 1
+batch delete 1 --yes
 batch result 1
 batch sheet 1
 batch tasks

@@ -46,7 +46,7 @@ async def _changed(shared: GatewayState, call: HttpCall, topic: str, values: dic
     with shared.load.work("other", call.caller.key):
         view = await shared.desk.change_topic(topic, values)
         counted = await _counted(shared, call, topic)
-    return HttpAnswer(picked(TopicShown, counted, settings=view.settings))
+    return HttpAnswer(picked(TopicShown, counted, settings=view.settings, is_used=view.is_used))
 
 
 async def _counted(shared: GatewayState, call: HttpCall, topic: str) -> TopicCounted:
