@@ -10,7 +10,7 @@ from actors.batch.tasks import UnknownTask
 from actors.fetch.sources import SourceKey
 from actors.jobs.rules.cron import BadRecurrence
 from actors.jobs.rules.schedule_record import Schedule
-from penstock.node.schedule_targets import accepts
+from penstock.node.jobs.schedule_targets import accepts
 
 
 def _check(new: Any) -> None:
