@@ -13,7 +13,7 @@ from actors.jobs.dead_letters import ENGINE, job_of
 from penstock.admin.records import Records
 from penstock.errors import UsageError
 from penstock.times import time_text
-from streams.errors import MalformedMessage, MalformedSubject
+from streams.errors import MalformedMessage, MalformedSubject, OutcomeUnknown
 from streams.messages.fetch import DeadLetter, Order, dead_payload, decode_dead_letter, decode_orders
 from streams.messages.jobs import JobRecord
 from streams.reads.log import LogEntry, delete_entry, entry_at, extent_of, read_log
@@ -234,4 +234,9 @@ def _letter(entry: LogEntry) -> DeadLetterEntry:
 
 async def drop(records: Records, seq: int) -> bool:
     """Remove a dead letter for good. False if it was gone before."""
-    return await delete_entry(records.connection, records.namespace.stream("DEAD"), seq)
+    try:
+        return await delete_entry(records.connection, records.namespace.stream("DEAD"), seq)
+    except OutcomeUnknown:
+        if await dead_letter_at(records, seq) is not None:
+            raise
+        return True

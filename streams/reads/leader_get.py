@@ -77,7 +77,7 @@ async def info_of_leader(connection: Connection, stream: str, *, timeout_s: floa
 async def led_info(connection: Connection, stream: str, asked: Mapping[str, object] = {}) -> dict[str, Any]:
     """Return what is told of a stream that has a leader, which may be cut off from the others. Raises as
     `get_of_leader`."""
-    answer = await _answer(connection, f"STREAM.INFO.{stream}", asked, ELECTED_S, "")
+    answer, _ = await ask_until_led(connection, f"STREAM.INFO.{stream}", asked)
     if answer is None:
         raise OutcomeUnknown("there is no answer about the stream", subject=stream)
     return answer
@@ -94,33 +94,40 @@ async def _in_time(
     connection: Connection, request: str, asked: Mapping[str, object], timeout_s: float, domain: str
 ) -> dict[str, Any] | None:
     begun_s = monotonic_s()
-    answer = await _answer(connection, request, asked, timeout_s, domain)
+    answer, _ = await ask_until_led(connection, request, asked, timeout_s, domain)
     took_s = monotonic_s() - begun_s
     if not (connection.is_clustered or domain) or took_s < LATE_S:
         return answer
     await anyio.sleep(PAUSE_S)
-    return await _answer(connection, request, asked, max(TRY_S, timeout_s - took_s), domain)
+    return (await ask_until_led(connection, request, asked, max(TRY_S, timeout_s - took_s), domain))[0]
 
 
-async def _answer(
-    connection: Connection, request: str, asked: Mapping[str, object], timeout_s: float, domain: str
-) -> dict[str, Any] | None:
-    deadline_s = monotonic_s() + timeout_s
+async def ask_until_led(
+    connection: Connection,
+    request: str,
+    asked: Mapping[str, object],
+    timeout_s: float = ELECTED_S,
+    domain: str = "",
+) -> tuple[dict[str, Any] | None, bool]:
+    """Repeat a request to a stream's leader until there is an answer. Return it, None if there is no such message, and
+    whether an earlier try may have been carried out. Raises as `get_of_leader`."""
+    deadline_s, is_repeated = monotonic_s() + timeout_s, False
     while True:
         left_s = deadline_s - monotonic_s()
         try:
             answer = await connection.api(request, asked, timeout_s=min(TRY_S, left_s), domain=domain)
             if _is_led(answer):
-                return answer
+                return answer, is_repeated
             if left_s <= PAUSE_S:
                 raise OutcomeUnknown("it has no leader", subject=request)
             await anyio.sleep(PAUSE_S)
         except OutcomeUnknown:
+            is_repeated = True
             if monotonic_s() >= deadline_s:
                 raise
         except Refused as refused:
             if refused.err_code in _GONE:
-                return None
+                return None, is_repeated
             if refused.err_code != NO_LEADER or left_s <= PAUSE_S:
                 raise
             await anyio.sleep(PAUSE_S)

@@ -9,11 +9,11 @@ from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import NamedTuple
 
-from streams.errors import Refused, StreamError
+from streams.errors import OutcomeUnknown, StreamError
 from streams.link.connection import Connection
 from streams.link.frames import Message
 from streams.reads.direct_get import NONE, TOO_MANY, get_batch, get_each
-from streams.reads.leader_get import get_of_leader, led_info
+from streams.reads.leader_get import ask_until_led, get_of_leader, led_info
 
 PAGE = 256
 MOST_LAST = 1024
@@ -22,8 +22,6 @@ PAGE_BYTES = 2 * 1024 * 1024
 TIMEOUT_S = 15.0
 COUNTS_AT_ONCE = 64
 FROM_THE_FIRST: Mapping[str, object] = MappingProxyType({"seq": 1})
-_GONE = (10037, 10043, 10057)
-"""Errors: no message found, sequence not found, and what a delete in an emptied stream ends with."""
 
 
 class Behind(StreamError):
@@ -149,21 +147,21 @@ async def _asked_of_leader(
 
 async def delete_entry(connection: Connection, stream: str, seq: int, *, erase: bool = False) -> bool:
     """Remove one message for good. Return False if it was gone before. `erase`: overwrite it in the server's files, so
-    that a server that is killed does not find it again (ADR 35)."""
-    try:
-        await connection.api(f"STREAM.MSG.DELETE.{stream}", {"seq": seq, "no_erase": not erase})
-    except Refused as refused:
-        if refused.err_code not in _GONE:
-            raise
-        return False
-    return True
+    that a server that is killed does not find it again (ADR 35). Raises OutcomeUnknown also if it is gone, and an
+    earlier try may have removed it."""
+    request = f"STREAM.MSG.DELETE.{stream}"
+    answer, is_repeated = await ask_until_led(connection, request, {"seq": seq, "no_erase": not erase})
+    if answer is None and is_repeated:
+        raise OutcomeUnknown("it is gone, and an earlier try may have removed it", subject=f"{request} {seq}")
+    return answer is not None
 
 
 async def purge_subject(connection: Connection, stream: str, subject: str, *, before_seq: int = 0) -> int:
-    """Remove all messages whose subject matches, with `before_seq` only those before it. Return how many they were."""
+    """Remove all messages whose subject matches, with `before_seq` only those before it. Return how many they were, at
+    the last try."""
     limit = {"seq": before_seq} if before_seq else {}
-    answer = await connection.api(f"STREAM.PURGE.{stream}", {"filter": subject, **limit})
-    return int(answer["purged"])
+    answer, _ = await ask_until_led(connection, f"STREAM.PURGE.{stream}", {"filter": subject, **limit})
+    return int(answer["purged"]) if answer else 0
 
 
 async def count_of(connection: Connection, stream: str, subject: str) -> int:

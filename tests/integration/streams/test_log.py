@@ -66,6 +66,16 @@ async def test_single_messages_are_read_and_removed_once(connection: Connection,
     assert not await delete_entry(connection, stream, 4)
 
 
+@pytest.mark.parametrize("server", ["three"], indirect=True, scope="session")
+async def test_a_removal_waits_while_a_leader_is_elected(connection: Connection, publisher: Publisher) -> None:
+    stream = await _fill(connection, publisher, 4)
+    for seq in (1, 2):
+        await connection.api(f"STREAM.LEADER.STEPDOWN.{stream}")
+        assert await delete_entry(connection, stream, seq)
+        await connection.api(f"STREAM.LEADER.STEPDOWN.{stream}")
+        assert await purge_subject(connection, stream, connection.namespace.subject("events", "ab"[seq - 1], "x")) == 1
+
+
 async def test_last_messages_of_many_subjects_come_by_subject(connection: Connection, publisher: Publisher) -> None:
     stream = await _fill(connection, publisher, 7)
     one, other, none = (connection.namespace.subject("events", name, "x") for name in "abc")
