@@ -19,6 +19,7 @@ from actors.jobs.rules.schedule_changes import (
     backfilled,
     begun,
     is_known,
+    is_over,
     marked,
     paused,
     removed,
@@ -131,8 +132,7 @@ class ScheduleDesk:
                 if not is_replaced:
                     reason = f"{topic}/{name} is there already, and otherwise; replace it, or use another name"
                     raise ScheduleRefused(reason, "exists")
-            is_left = isinstance(before, Schedule) and (not before.is_removed or before.stale)
-            if isinstance(before, Schedule) and is_left and has_target(before) != has_target(wanted):
+            if isinstance(before, Schedule) and not is_over(before) and has_target(before) != has_target(wanted):
                 reason = f"{topic}/{name}: jobs of the first one are in another topic; remove it, and add this one then"
                 raise ScheduleRefused(reason, "state")
             if 0 < wanted.at_ms <= now_ms:

@@ -27,7 +27,7 @@ from msgspec.structs import replace
 
 from actors.jobs.rules.cron import BadRecurrence
 from actors.jobs.rules.job_answers import Added, NotAdded
-from actors.jobs.rules.schedule_changes import known_until_ms
+from actors.jobs.rules.schedule_changes import is_over, known_until_ms
 from actors.jobs.rules.schedule_checks import check_schedule
 from actors.jobs.rules.schedule_record import Schedule, asked_of, decode_schedule, due_of, names_of, open_runs
 from actors.jobs.rules.schedule_runs import end_look_ms, ended, with_ends, with_runs
@@ -192,7 +192,7 @@ class Scheduler:
             if record.stale:
                 gone = await self._take_back(topic, name, record)
                 await self._set(key, held, taken_back(record, record.stale, gone))
-            elif record.is_removed:
+            elif is_over(record):
                 if (until_ms := known_until_ms(record)) > self._clock.now_ms():
                     return until_ms
                 await self._records.delete(key, revision=held.revision)

@@ -42,7 +42,7 @@ def begun(topic: str, name: str, wanted: Schedule, before: Schedule | None, *, n
     definition if the old one has not added it. So is an occurrence whose time has come, and the moment of its job has
     not. A paused schedule stays paused."""
     nonces = before.nonces if before else ()
-    if before and before.is_removed and not before.stale:
+    if before and is_over(before):
         before = None  # nothing of it is left, but for late repeats
     claimed = _triggers(before) if before else ()
     record = replace(
@@ -164,9 +164,16 @@ def backfilled(record: Schedule, from_ms: int, to_ms: int, *, now_ms: int) -> Sc
 
 
 def removed(record: Schedule, *, now_ms: int) -> Schedule:
-    """Return the record that the leading node removes."""
-    gone = replace(record, is_paused=True, is_removed=True, stale=_added(record, now_ms), adding=(), cancelling=())
-    return replace(gone, owed=(), buffered_ms=0, triggered=(), backfill=None)
+    """Return the record that the leading node removes, once it has added what people triggered."""
+    asked = _triggers(record)
+    stale = tuple(due_ms for due_ms in _added(record, now_ms) if due_ms not in asked)
+    gone = replace(record, is_paused=True, is_removed=True, stale=stale, adding=asked, cancelling=())
+    return replace(gone, owed=(), buffered_ms=0, backfill=None)
+
+
+def is_over(record: Schedule) -> bool:
+    """Return whether nothing of a removed schedule is left to be done. Late repeats may still find its record."""
+    return record.is_removed and not (record.stale or record.adding or record.triggered)
 
 
 def _triggers(record: Schedule) -> tuple[int, ...]:

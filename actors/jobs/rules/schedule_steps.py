@@ -51,7 +51,7 @@ def decide(record: Schedule, now_ms: int, *, is_open: bool) -> Step:
     died. Those that follow one another closely are added up to HORIZON_MS ahead (ADR 45). Otherwise one is added when
     the one before is finished, at most LEAD_MS ahead. What overlap leaves to the one before is decided when the next is
     due. What people ask for comes after those that are due, so it takes the place of none that was due before."""
-    if record.is_removed or record.adding or record.stale or record.cancelling:
+    if record.adding or record.stale or record.cancelling:
         return Step(record)
     step = Step(record) if record.is_paused else _scheduled(record, now_ms, is_open=is_open)
     if step.record is not record:

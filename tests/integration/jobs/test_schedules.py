@@ -305,6 +305,17 @@ async def test_a_trigger_whose_schedule_is_replaced_amid_its_add_is_added_once(g
     assert bytes(found.job.body) == b"2"
 
 
+async def test_a_trigger_that_no_node_led_to_add_is_added_though_the_schedule_is_removed(ground: Ground) -> None:
+    await ground.schedules.add("mail", "nightly", FAR)
+    first = (await ground.schedules.trigger("mail", "nightly")).id
+    await ground.schedules.remove("mail", "nightly")
+    async with running(ground.actor()):
+        while await ground.records.get(KEY) is not None:
+            await a_moment()
+    found = await ground.store.find("mail", first)
+    assert (found is not None and found.state, (await ground.store.count("mail")).ready) == ("ready", 1)
+
+
 async def test_a_trigger_adds_a_job_now_once_and_the_schedule_goes_on(ground: Ground) -> None:
     async with running(ground.actor()):
         await ground.schedules.add("mail", "nightly", FAR)

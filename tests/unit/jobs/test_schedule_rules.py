@@ -12,7 +12,7 @@ from msgspec import Raw, json
 from msgspec.structs import replace
 
 from actors.jobs.rules.cron import BadRecurrence
-from actors.jobs.rules.schedule_changes import backfilled, begun, paused, removed, resumed, triggered
+from actors.jobs.rules.schedule_changes import backfilled, begun, is_over, paused, removed, resumed, triggered
 from actors.jobs.rules.schedule_checks import MOST_AT_ONCE, check_wanted
 from actors.jobs.rules.schedule_record import MOST_RUNS, Misfire, Overlap, PastRun, Schedule, open_runs
 from actors.jobs.rules.schedule_runs import end_look_ms, ended, with_ends, with_runs
@@ -945,6 +945,15 @@ def test_what_was_triggered_runs_though_another_caller_replaces_the_definition()
     claimed = decide(record, T, is_open=False).record
     after = begun(*NAME, other, claimed, now_ms=T + 1)
     assert (after.adding, after.claim_ms, after.stale, after.triggered) == ((T,), claimed.claim_ms, (), ())
+
+
+def test_what_was_triggered_runs_though_the_schedule_is_removed_then() -> None:
+    record = triggered(replace(EVERY_MINUTE, last_ms=T + MINUTE), now_ms=T, at_ms=T)
+    claimed = decide(record, T, is_open=False).record
+    for gone in (removed(claimed, now_ms=T), decide(removed(record, now_ms=T), T, is_open=False).record):
+        assert (gone.adding, gone.stale, is_over(gone)) == ((T,), (), False)
+        assert is_over(added(gone, gone.adding))
+    assert begun(*NAME, EVERY_MINUTE, removed(record, now_ms=T), now_ms=T).triggered == (T,)
 
 
 def test_a_pause_holds_a_backfill_and_drops_nothing_of_it() -> None:
