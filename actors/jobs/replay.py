@@ -21,7 +21,7 @@ from streams.errors import MalformedMessage, OutcomeUnknown, StreamError, unknow
 from streams.link.connection import Connection
 from streams.messages.fetch import decode_dead_letter
 from streams.messages.jobs import NO_MARK, JobRecord, Past
-from streams.reads.log import LogEntry, delete_entry, extent_of, last_entry, read_log
+from streams.reads.log import LogEntry, delete_entry, extent_of, last_entry, read_log, still_there
 from streams.subjects import token_of
 
 PAGE = 256
@@ -73,9 +73,9 @@ class JobReplay:
         return entry is not None and await self._kick([entry], mark) > 0
 
     async def _kick(self, entries: Sequence[LogEntry], mark: Past = NO_MARK) -> int:
-        """Send dead letters again. Return how many are sent. Raises the error of one whose job could not be stored,
-        OutcomeUnknown if others are sent."""
-        replayed = await self.send_again(entries, mark)
+        """Send those dead letters again that are still there. Return how many are sent. Raises the error of one whose
+        job could not be stored, OutcomeUnknown if others are sent."""
+        replayed = await self.send_again(await still_there(self._connection, self._stream, entries), mark)
         kicked = sum(again.is_done for again in replayed)
         errors = [again.error for again in replayed if again.error is not None]
         if errors:

@@ -32,7 +32,7 @@ from streams.errors import MalformedMessage
 from streams.link.server_clock import ServerClock
 from streams.messages.fetch import Order, decode_orders
 from streams.messages.ids import message_id, order_message_id
-from streams.reads.log import LogEntry, entry_at
+from streams.reads.log import LogEntry, entry_at, still_there
 
 __all__ = ["Replayed", "Replayer"]
 
@@ -55,8 +55,9 @@ class Replayer:
         self._jobs: JobReplay | None = None
 
     async def replay(self, letters: Sequence[DeadLetterEntry]) -> list[Replayed]:
-        """Send dead letters again and remove those that were sent. Return the result of each. A dead letter that cannot
-        be sent stays, and its result says why."""
+        """Send the dead letters again that are still there, and remove those that were sent. Return the result of each.
+        A dead letter that cannot be sent stays, and its result says why."""
+        letters = await still_there(self._records.connection, self._records.namespace.stream("DEAD"), letters)
         plans = {each.seq: _plan_of(each) for each in letters}
         jobs = [each for each in letters if isinstance(plans[each.seq], Requeue)]
         told = {each.seq: each for each in (await self._requeue(jobs) if jobs else ())}

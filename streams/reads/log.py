@@ -4,10 +4,10 @@ Direct gets request the next messages from a sequence on. So nothing stays behin
 anywhere, and its memory is one page. Messages stored during the reading are read too, deleted ones are left out.
 """
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, TypeVar
 
 from streams.errors import OutcomeUnknown, StreamError
 from streams.link.connection import Connection
@@ -35,6 +35,14 @@ class LogEntry(NamedTuple):
     subject: str
     stored_ms: int
     payload: bytes
+
+
+class _Numbered(Protocol):
+    @property
+    def seq(self) -> int: ...
+
+
+E = TypeVar("E", bound=_Numbered)
 
 
 class Extent(NamedTuple):
@@ -126,6 +134,12 @@ async def _last_of_many(
 async def entry_at(connection: Connection, stream: str, seq: int) -> LogEntry | None:
     """Return the message at a sequence as the stream's leader has it, None if it is not there (any more)."""
     return await _asked_of_leader(connection, stream, {"seq": seq}, 5.0)
+
+
+async def still_there(connection: Connection, stream: str, entries: Iterable[E]) -> list[E]:
+    """Return those of these messages that the stream's leader still has. A page that was read shows what was removed
+    since, and what a replica had that was behind. Raises as `entry_at`."""
+    return [each for each in entries if await entry_at(connection, stream, each.seq) is not None]
 
 
 async def last_entry(connection: Connection, stream: str, subject: str, *, timeout_s: float = 5.0) -> LogEntry | None:

@@ -1,5 +1,6 @@
 """Dead letters of jobs on a real server: one letter an end, and round again as a new epoch, past crashes in between."""
 
+from collections.abc import AsyncIterator
 from typing import NamedTuple
 
 import anyio
@@ -7,6 +8,7 @@ import pytest
 from msgspec import Raw
 from msgspec.structs import replace
 
+from actors.jobs import replay
 from actors.jobs.adds import Stored
 from actors.jobs.dead_letters import Burial, job_dead_letter, job_of, write_dead_letters
 from actors.jobs.replay import JobReplay
@@ -17,7 +19,7 @@ from streams.link.connection import Connection
 from streams.messages.fetch import decode_dead_letter, encode
 from streams.messages.jobs import JobRecord
 from streams.publish.publisher import Publisher
-from streams.reads.log import LogEntry, purge_subject, read_log
+from streams.reads.log import LogEntry, delete_entry, purge_subject, read_log
 from streams.topology.specs import Sizes, wanted
 from tests.support.server import copies, make_topology
 
@@ -189,6 +191,23 @@ async def test_a_topic_is_kicked_oldest_first_and_no_further_than_asked(ground: 
     assert await ground.replay.kick("mail", 1000) == 0
     assert (await ground.store.count("mail")).ready == 9
     assert [job_of(decode_dead_letter(entry.payload)).topic for entry in await ground.letters()] == ["other"]
+
+
+async def test_a_letter_that_was_dropped_after_it_was_read_is_not_sent(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A page is read before its letters are sent, and the replica that showed it may be behind."""
+    await ground.bury(dead_job("a"), dead_job("b"))
+    dead, letters = ground.connection.namespace.stream("DEAD"), await ground.letters()
+    assert await delete_entry(ground.connection, dead, letters[0].seq)
+
+    async def behind(*_: object, **__: object) -> AsyncIterator[LogEntry]:
+        for letter in letters:
+            yield letter
+
+    monkeypatch.setattr(replay, "read_log", behind)
+    assert await ground.replay.kick("mail", 10) == 1
+    assert await ground.store.find("mail", "a") is None
 
 
 async def test_a_kick_does_not_chase_what_dies_again_meanwhile(ground: Ground) -> None:

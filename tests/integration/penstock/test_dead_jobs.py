@@ -10,7 +10,8 @@ from msgspec import Raw
 
 from actors.jobs.dead_letters import Burial, write_dead_letters
 from actors.jobs.store import JobStore
-from penstock.admin.dead_letters import DeadLetterEntry
+from penstock.admin.dead_letters import DeadLetterEntry, Filter, dead_letters, drop
+from penstock.admin.dead_replay import Replayer
 from penstock.cli.dead import _paced
 from streams.clock import SYSTEM, monotonic_s, now_ms
 from streams.messages.fetch import DeadLetter, encode
@@ -123,6 +124,14 @@ async def test_a_refused_submission_is_handed_in_again(cli: CommandLine, name: s
     expected = "submit.job.mail" if name == "mail" else "submit.job"
     assert (entry.subject, entry.payload) == (f"{namespace.name}.{expected}", payload)
     assert await left(cli) == 0
+
+
+async def test_a_letter_that_was_dropped_meanwhile_is_not_sent(cli: CommandLine) -> None:
+    await bury(cli, ("mail", "a", "x"), ("mail", "b", "x"))
+    letters = [letter async for letter in dead_letters(cli.records, Filter())]
+    assert await drop(cli.records, letters[0].seq)
+    told = await Replayer(cli.records, by="test").replay(letters)
+    assert ([each.id for each in told], await ready(cli), await left(cli)) == (["b"], 1, 0)
 
 
 async def test_letters_go_no_faster_than_the_rate(cli: CommandLine) -> None:
