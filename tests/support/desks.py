@@ -170,3 +170,9 @@ def lost_after(answer: "asyncio.Future[Message]", subject: str) -> "asyncio.Futu
 
     answer.add_done_callback(lose)
     return lost
+
+
+def codes_of(answers: object) -> list[str]:
+    """Return the code of each answer of one call."""
+    assert isinstance(answers, list)
+    return [answer.code for answer in answers]

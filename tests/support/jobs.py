@@ -5,6 +5,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import msgspec
+from anyio import fail_after
 
 from actors.jobs.adds import Stored
 from actors.jobs.reserves import Handed, JobReservation
@@ -22,6 +23,7 @@ from streams.subjects import Namespace
 from streams.topology.specs import Topology, job_consumer, wanted
 from streams.topology.topology import ensure_consumer
 from tests.support.letters import letter_payloads
+from tests.support.moments import a_moment
 from tests.support.server import copies, make_topology
 
 TOPIC = "mail"
@@ -117,3 +119,14 @@ async def open_jobs(connection: Connection, *, ack_wait_s: float | None = None) 
         await ensure_consumer(connection, msgspec.structs.replace(spec, ack_wait_s=ack_wait_s or spec.ack_wait_s))
     async with Publisher(connection) as publisher, PullOnce(connection) as pulls:
         yield Jobs(connection, publisher, pulls)
+
+
+async def counts(jobs: Jobs, *expected: int) -> None:
+    """Return once so many are delayed, ready, reserved and done: the server takes an ack a moment after it came."""
+    with fail_after(20):
+        while await jobs.store.count(TOPIC) != expected:
+            await a_moment()
+
+
+async def nothing_is_ready(jobs: Jobs) -> bool:
+    return await jobs.pull(wait_s=0) == []

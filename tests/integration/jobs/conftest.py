@@ -5,8 +5,10 @@ from collections.abc import AsyncIterator
 import pytest
 
 from streams.link.connection import Connection
+from streams.publish.publisher import Publisher
 from tests.support.desks import Office, open_office
 from tests.support.jobs import Jobs, open_jobs
+from tests.support.schedule_ground import Ground, open_ground
 
 
 @pytest.fixture(autouse=True)
@@ -26,3 +28,9 @@ async def office(connection: Connection) -> AsyncIterator[Office]:
     """A desk that no client asks: it has no service."""
     async with open_office(connection) as opened:
         yield opened
+
+
+@pytest.fixture
+async def ground(connection: Connection, publisher: Publisher) -> Ground:
+    """A scheduler's streams and desk."""
+    return await open_ground(connection, publisher)

@@ -2,7 +2,7 @@
 
 The numbers are those of the catalogue of bad inputs. Subjects, headers and frames that the client itself refuses are in
 tests/integration/streams/test_bad_inputs.py; what is published raw, in test_submissions.py; reply subjects, in
-test_micro.py; receipts that are no more, in test_job_desk.py.
+test_micro.py; receipts that are no more, in test_job_desk_settling.py.
 """
 
 import json
