@@ -85,7 +85,7 @@ def _place_of(error: BaseException) -> str:
     """Return the file and the line of the user's code at which its import failed, empty if it is not known."""
     if isinstance(error, SyntaxError):
         return f"{error.filename}, line {error.lineno}: " if error.filename else ""
-    ours = (Path(__file__).parents[2] / name for name in ("penstock", "actors", "streams", "platforms"))
+    ours = (Path(__file__).parents[3] / name for name in ("penstock", "actors", "streams", "platforms"))
     others = (*ours, *(Path(sysconfig.get_path(name)) for name in ("stdlib", "purelib")))
     for step in reversed(traceback.extract_tb(error.__traceback__)):
         if not step.filename.startswith("<") and not any(map(Path(step.filename).is_relative_to, others)):
