@@ -2,12 +2,12 @@
 
 Some platforms list at most 50 orders, whatever size they are asked for, and their total counts what one answer lists.
 Then a window of 120 orders looks like one of 50, and every count adds up. A half of the window lists orders that the
-whole has not. So the largest answer so far is checked, and once more if another one is as large: a window may have held
-just as many. A larger answer shows that smaller ones were whole. So does a total above the orders of its answer.
+whole has not. So the largest answer so far is checked, and each one that is as large: a window may have held just as
+many. A larger answer shows that smaller ones were whole. So does a total above the orders of its answer.
 
 Such a total may be cut as well: some platforms count, and list on all pages together, at most 1,000 orders of a window.
 So the largest total so far, if it may be a limit, is checked by those of two halves (`TotalCheck`). If they count more,
-the window is cut. Where there is no total, a list that ends at such a number is read again in halves (`Suspect`)."""
+the window is cut. Where there is no total, a list that ends at such a number is read again in halves."""
 
 from __future__ import annotations
 
@@ -19,23 +19,14 @@ from platforms.errors import PageCut
 
 _LEAST = 10
 """No platform lists fewer at once."""
-_CHECKS = 2
 _SHOWN = 4096
 
 
 class PageSize(NamedTuple):
-    """The largest answer that was found whole, and how many checks have shown it."""
+    """The largest answer, total or list so far. `is_certain`: of a limit, that totals of two halves have shown it."""
 
     rows: int = 0
-    checks: int = 0
-
-    def wants(self, rows: int) -> bool:
-        """Return whether an answer of so many has to be checked."""
-        return rows > self.rows or (rows == self.rows and self.checks < _CHECKS)
-
-    def checked(self, rows: int) -> PageSize:
-        """Return what is known once an answer of so many was found whole."""
-        return PageSize(rows, self.checks + 1 if rows == self.rows else 1)
+    is_certain: bool = False
 
 
 ENOUGH = PageSize(LARGEST)
@@ -43,16 +34,16 @@ SizeOf = Literal["answer", "total", "list", "limit"]
 
 
 def may_be_limit(count: int) -> bool:
-    """Return whether a count is a number that people choose as a limit, such as 1,000, 250, 4,096 or 9,999. All others
-    need no check."""
+    """Return whether a count is a number that people choose as a limit, such as 1,000, 250, 4,096 or 9,999."""
     is_power = count & (count - 1) == 0 or count & (count + 1) == 0
     return count % 10 == 0 or count % 25 == 0 or is_power or count % 100 in (1, 99)
 
 
 def wants_halves(known: PageSize, count: int) -> bool:
     """Return whether a count of all pages together may be the most that the platform finds. One that is no round number
-    may, if the largest of another window was the same."""
-    return known.wants(count) and (may_be_limit(count) or count == known.rows)
+    may, if the largest of another window was the same. A window may have held just as many, so that is never settled.
+    """
+    return count >= max(known.rows, _LEAST) and (may_be_limit(count) or count == known.rows)
 
 
 def wants_again(known: PageSize, count: int) -> bool:
@@ -77,15 +68,6 @@ class ListSizes:
         self._sizes[self._names[kind]] = size
 
 
-class Suspect(NamedTuple):
-    """A list of so many `orders` without a total, read again in halves, as these may be all that the platform lists.
-    `known`: how many orders the reading had then. `end_ms`: where the window ends."""
-
-    end_ms: int
-    orders: int
-    known: int
-
-
 def is_enough(page: Page, rules: PageRules) -> bool:
     """Return whether an answer shows that no check is needed: it is full, or it tells of more. A list with next pages
     must have named one, as the name of it in the file may be wrong."""
@@ -98,7 +80,7 @@ def is_enough(page: Page, rules: PageRules) -> bool:
 def wants_check(known: PageSize, page: Page) -> bool:
     """Return whether an answer that seems to be all may have been cut."""
     listed = len(page.rows)
-    return known.wants(listed) and listed >= _LEAST and page.next is None and not page.has_more
+    return listed >= max(known.rows, _LEAST) and page.next is None and not page.has_more
 
 
 def halves(window: Window, bounds: Bounds, page: Page) -> tuple[Window, ...]:
@@ -129,7 +111,7 @@ class PageCheck:
         """Return the window to ask for."""
         return self._windows[len(self._pages)]
 
-    def feed(self, page: Page, known: PageSize) -> PageSize | None:
+    def feed(self, page: Page) -> PageSize | None:
         """Take an answer. Return what is known after the last one, None before. Raises PageCut."""
         self._pages.append(page)
         most = len(self._windows) - 1
@@ -148,7 +130,7 @@ class PageCheck:
                 rows=len(first.rows),
                 is_counted=first.total is not None,
             )
-        return known.checked(len(self._first.rows))
+        return PageSize(len(self._first.rows))
 
     @staticmethod
     def _keys(*pages: Page) -> set[str]:
@@ -156,35 +138,44 @@ class PageCheck:
 
 
 class TotalCheck:
-    """One check of a total that is above the orders of its answer: by the totals of two halves, and of what both list.
-    `first`: the answer that has it."""
+    """One check of a total that is above the orders of its answer: by the totals of two halves. Where these are more
+    together, both may count the orders at their seam, so those are counted by themselves. If they may be the reason,
+    the seam is put elsewhere once, and then the total counts as cut. `first`: the answer that has the total."""
 
     def __init__(self, window: Window, bounds: Bounds, first: Page, total: int) -> None:
         middle_ms = bounds.middle_ms(window)
         middle_ms = middle_ms if middle_ms > window.start_ms else middle_ms + bounds.step_ms
-        halves = Window(window.start_ms, middle_ms), Window(middle_ms, window.end_ms)
-        self._windows = (*halves, Window(middle_ms, middle_ms + 1))
+        other_ms = bounds.middle_ms(Window(window.start_ms, middle_ms))
+        self._window = window
+        self._seams = [other_ms, middle_ms] if other_ms > window.start_ms else [middle_ms]
         self._total = total
         self._totals: list[int | None] = []
         self.first = first
         self.is_cut = False
         self.limit = PageSize()
-        """The total, if it was cut. One check says that this is certain, and none that one half counts as many."""
+        """The total, if it was cut."""
 
     def next(self) -> Window:
         """Return the window to ask for."""
-        return self._windows[len(self._totals)]
+        seam_ms = self._seams[-1]
+        halves = Window(self._window.start_ms, seam_ms), Window(seam_ms, self._window.end_ms)
+        return (*halves, Window(seam_ms, seam_ms + 1))[len(self._totals)]
 
     def feed(self, page: Page, known: PageSize) -> PageSize | None:
         """Take an answer. Return what is known after the last one, None before. `is_cut` says what it has shown: also
         if one half counts as many as the whole, which the same limit would do."""
         self._totals.append(page.total)
         counted = [each or 0 for each in self._totals]
-        if len(counted) < 2 or (len(counted) == 2 and sum(counted) > self._total):
+        both = sum(counted[:2])
+        if len(counted) < 2 or (len(counted) == 2 and both > self._total):
             return None
-        is_above = counted[0] + counted[1] - sum(counted[2:]) > self._total
-        self.is_cut = is_above or self._total in counted[:2]
-        self.limit = PageSize(self._total, int(is_above)) if self.is_cut else PageSize()
+        is_above, is_half = both - sum(counted[2:]) > self._total, self._total in counted[:2]
+        if both > self._total and not (is_above or is_half) and len(self._seams) > 1:
+            self._seams.pop()
+            self._totals.clear()
+            return None
+        self.is_cut = both > self._total or is_half
+        self.limit = PageSize(self._total, is_above) if self.is_cut else PageSize()
         if self.is_cut or None in self._totals:
             return known
-        return known.checked(self._total)
+        return PageSize(self._total)

@@ -49,7 +49,6 @@ from platforms.page_check import (
     ListSizes,
     PageCheck,
     PageSize,
-    Suspect,
     TotalCheck,
     halves,
     is_enough,
@@ -169,7 +168,6 @@ class Reading:
         self._sizes = None if page_sizes is None else ListSizes(page_sizes, list_name)
         self._page_check: PageCheck | None = None
         self._total_check: TotalCheck | None = None
-        self._suspects: list[Suspect] = []
         self.obeys: bool | None = None
 
     @property
@@ -264,10 +262,8 @@ class Reading:
             can_split = self._can_split(part.window)
             step = decide(part, page, total, self._rules, can_split=can_split, at_once=self._at_once)
             if step == "done" and (limit := self._limit_met(part)):
-                step, part.is_cut_off = "unproven", limit.checks > 0
+                step, part.is_cut_off = "unproven", limit.is_certain
             if self._may_be_cut(part, step):
-                known = len(self._versions.keys() | {row.key for row in rows})
-                self._suspects.append(Suspect(part.window.end_ms, len(part.keys), known))
                 step = "split"
             self._move(part, step, page, total)
             if step in ("at once", "more"):
@@ -277,9 +273,7 @@ class Reading:
         self._read_again(again)
         while self._todo and self._todo[-1].is_searched:
             self._end_search(self._todo[-1])
-        fresh = self._fresh(rows)
-        self._end_suspects()
-        return fresh
+        return self._fresh(rows)
 
     def _read_again(self, listed: Sequence[ListedBefore]) -> None:
         if listed:
@@ -380,7 +374,7 @@ class Reading:
 
     def _judge_page(self, check: PageCheck, page: Page) -> None:
         assert self._sizes is not None
-        known = check.feed(page, self._sizes["answer"])
+        known = check.feed(page)
         if known is not None:
             self._sizes["answer"], self._page_check = known, None
 
@@ -412,14 +406,6 @@ class Reading:
         known = self._sizes["list"]
         self._sizes["list"] = max(known, PageSize(count))  # so its halves are whole, unless they list as many
         return wants_again(known, count)
-
-    def _end_suspects(self) -> None:
-        """Judge the lists whose halves have been read: if those listed no other orders, the list was whole."""
-        while self._suspects and (not self._todo or self._todo[-1].window.start_ms >= self._suspects[-1].end_ms):
-            suspect = self._suspects.pop()
-            if self._sizes is not None and len(self._versions) == suspect.known:
-                known = self._sizes["list"]
-                self._sizes["list"] = max(known, known.checked(suspect.orders))
 
     def _judge_total(self, check: TotalCheck, page: Page) -> None:
         assert self._sizes is not None
