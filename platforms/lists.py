@@ -95,7 +95,6 @@ class ListsReading:
             for name, declared in lists.items()
         }
         self._versions = versions
-        self.server_time_ms: int | None = None
 
     @property
     def is_done(self) -> bool:
@@ -131,9 +130,7 @@ class ListsReading:
 
     def feed(self, page: Page) -> list[Row]:
         reading = self._readings[self.list_name]
-        rows = reading.feed(page)
-        self.server_time_ms = reading.server_time_ms
-        return rows
+        return reading.feed(page)
 
     def split(self, why: str = "") -> None:
         self._readings[self.list_name].split(why)

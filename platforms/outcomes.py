@@ -21,6 +21,8 @@ _SECONDS = re.compile(r"\d+(\.\d+)?", re.ASCII)
 _PASSING = frozenset({304, 408, 425})  # not modified (only a cache says so), request timeout, too early
 _FOR_NOW = frozenset({302, 303, 307})
 """Redirects that do not say where the platform is from now on, as to a page about maintenance (RFC 9110, 15.4)."""
+_BY_FIREWALL = "something before the platform, such as a firewall, refuses the request (403)"
+"""It answers with a page for people, or names a wait. An API says in its own words what an account may not do."""
 _LONGEST_TEXT = 300
 _BEGINNING = 80
 _MOST_READ = 1 << 16  # bytes: an error is short
@@ -54,6 +56,8 @@ def usual_outcome(response: Response, *, longest_wait_ms: int) -> Outcome | None
         return Later(retry_after_ms(response.headers, longest_wait_ms))
     if status == 401:
         return Login()
+    if status == 403 and (response.body.lstrip()[:1] == b"<" or "retry-after" in response.headers):
+        return Later(retry_after_ms(response.headers, longest_wait_ms), reason=_BY_FIREWALL)
     if status == 403:
         return Park("the platform forbids this account the request (403): look at its permissions")
     if status in _TOO_MUCH:

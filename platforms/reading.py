@@ -162,7 +162,6 @@ class Reading:
         self._at_once = True  # no reading by number has failed yet
         self._short: list[ShortPart] = []
         self._bad: dict[tuple[str | None, bytes], BadRow] = {}
-        self.server_time_ms: int | None = None
         self._wants_check = checks_window
         self._check: WindowCheck | None = None
         self._sizes = None if page_sizes is None else ListSizes(page_sizes, list_name)
@@ -227,7 +226,6 @@ class Reading:
         version turns up. BrokenContract on a page named twice, Unreadable when most rows cannot be read or lie
         outside the requested bounds."""
         self._requests += 1
-        self.server_time_ms = page.server_time_ms if page.server_time_ms is not None else self.server_time_ms
         if self._check is not None:
             self._judge(self._check, page)
             return []

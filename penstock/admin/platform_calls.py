@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 import anyio
 
 from actors.fetch.budget import NO_SHARES, Budgets
+from actors.fetch.fetcher.clocks import PlatformClocks
 from actors.fetch.fetcher.decisions import Failed, NotNow, Outcome, ReadSlice, Throttled, TooWide
 from actors.fetch.fetcher.logins import Logins
 from actors.fetch.fetcher.session import AttemptTime, PlatformSession, Stopped
@@ -96,7 +97,8 @@ async def open_source_client(records: Records, source: SourceKey) -> AsyncIterat
     time = AttemptTime(settings, anyio.CancelScope())
     time.left_ms = math.inf  # our own rate may take its time: nobody takes an audit away from us
     async with open_transport() as transport, _own_rates(records) as rates:
-        logins = Logins(sources, Grants(records.session.bucket("DIGESTS")), transport, records.clock)
+        grants, clocks = Grants(records.session.bucket("DIGESTS")), PlatformClocks()
+        logins = Logins(sources, grants, transport, records.clock, clocks)
         try:
             adapter, account = sources.adapter(source), logins.account(source)
         except (UnknownSource, UnusableSource) as error:
@@ -110,6 +112,7 @@ async def open_source_client(records: Records, source: SourceKey) -> AsyncIterat
             logins=logins,
             time=time,
             clock=records.clock,
+            clocks=clocks,
             stamp=records.clock.now_ms,
         )
         yield SourceClient(source, adapter, session)

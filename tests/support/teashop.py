@@ -16,6 +16,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
+from email.utils import format_datetime
 from typing import Any, NamedTuple
 
 from aiohttp import web
@@ -58,6 +59,9 @@ class Teashop:
         """A next page that begins there or later is refused, as is one whose name has expired."""
         self.empties = 0
         """Each so many answers are an empty list beside an error, under HTTP 200."""
+        self.behind_s = 0
+        """So far its clock is behind ours. It refuses windows that have not ended by it, and requests whose time (`at`)
+        is another by more than five minutes."""
         self.largest_batch = self._answers = 0
         self._chance = random.Random(7)
         self._session_left = 0
@@ -78,6 +82,7 @@ class Teashop:
         if self._chance.random() < self.refuses:
             return web.Response(status=429, text="slow down")
         answer = await handler(request)
+        answer.headers["date"] = format_datetime(datetime.fromtimestamp(time.time() - self.behind_s, UTC), usegmt=True)
         if self.changes_each and self._answers % self.changes_each == 0 and self.orders:
             order = self.orders.pop(len(self.orders) // 2)
             self.orders.append(TeaOrder(order.number, order.rev + 1, int(time.time())))
@@ -96,6 +101,8 @@ class Teashop:
             limit, at = min(50, int(query.get("limit", "10"))), int(query.get("cursor") or "0")
         except ValueError as error:
             return web.json_response({"error": {"code": "E02", "message": str(error)}}, status=400)
+        if refused := self._refused_by_clock(until, int(query.get("at", time.time() - self.behind_s))):
+            return refused
         if at >= self.deepest:
             return web.json_response({"error": {"code": "E03", "message": "the cursor has expired"}}, status=400)
         found = [order for order in self.orders if since < order.changed_s <= until][: self.most]
@@ -107,6 +114,14 @@ class Teashop:
         following = str(at + limit) if at + limit < len(found) else None
         count = len(rows) if self.counts_pages else len(found)
         return web.json_response({"data": {"orders": rows}, "meta": {"count": count, "next_cursor": following}})
+
+    def _refused_by_clock(self, until_s: int, sent_s: int) -> web.Response | None:
+        now_s = time.time() - self.behind_s
+        if abs(sent_s - now_s) > 300:
+            return web.json_response({"error": {"code": "E04", "message": "the timestamp is expired"}}, status=403)
+        if self.behind_s and until_s > now_s:
+            return web.json_response({"error": {"code": "E05", "message": "updated_to is in the future"}}, status=400)
+        return None
 
     async def _login(self, request: web.Request) -> web.Response:
         shown = (await request.json())["key"]

@@ -13,11 +13,13 @@ from typing import NamedTuple
 import anyio
 
 from actors.fetch.fetcher.calling import called
+from actors.fetch.fetcher.clocks import PlatformClocks
 from actors.fetch.grants import Grants
 from actors.fetch.sources import SourceKey, Sources
 from actors.runtime.secrets import Secret, quoted
 from actors.runtime.transport import PlatformDown, TooMuch, Transport
 from platforms.adapter import Account, Adapter, Later, Refreshing, SlowDown
+from platforms.outcomes import http_date_ms
 from streams.clock import Clock
 
 MOST_BYTES = 1 << 16
@@ -50,11 +52,14 @@ class _Grant(NamedTuple):
 class Logins:
     """The renewed credentials of this node's sources."""
 
-    def __init__(self, sources: Sources, grants: Grants, transport: Transport, clock: Clock) -> None:
+    def __init__(
+        self, sources: Sources, grants: Grants, transport: Transport, clock: Clock, clocks: PlatformClocks
+    ) -> None:
         self._sources = sources
         self._stored = grants
         self._transport = transport
         self._clock = clock
+        self._clocks = clocks
         self._grants: dict[SourceKey, _Grant] = {}
         self._locks: dict[SourceKey, anyio.Lock] = {}
         self._in_vain: dict[SourceKey, int] = {}
@@ -88,7 +93,7 @@ class Logins:
 
             async def ask(was_left: bool, values: Mapping[str, str]) -> Mapping[str, str]:
                 lost = LOST.format(source=source) if was_left else ""
-                return await self._ask(adapter, Account(account.name, {**account.values, **values}), lost)
+                return await self._ask(source, adapter, Account(account.name, {**account.values, **values}), lost)
 
             timeout_s = adapter.declaration.timeout_s
             values = await self._stored.renewed(source, account, is_other, ask, timeout_s=timeout_s)
@@ -98,14 +103,18 @@ class Logins:
             self._in_vain[source] = self.in_vain(source) + 1
             return self.account(source)
 
-    async def _ask(self, adapter: Adapter, account: Account, lost: str) -> Mapping[str, str]:
+    async def _ask(self, source: SourceKey, adapter: Adapter, account: Account, lost: str) -> Mapping[str, str]:
         assert isinstance(adapter, Refreshing)
-        request = called(adapter.refresh, account, self._clock.now_ms())
+        asked_ms = self._clock.now_ms()
+        sent_ms = self._clocks.time_for(source, asked_ms)
+        request = called(adapter.refresh, account, sent_ms)
         timeout_s = adapter.declaration.timeout_s
         try:
             response = await self._transport.send(request, timeout_s=timeout_s, most_bytes=MOST_BYTES)
         except TooMuch as error:
             raise PlatformDown(str(error)) from error
+        date_ms, now_ms = http_date_ms(response.headers.get("date", "")), self._clock.now_ms()
+        was_mistimed = self._clocks.was_mistimed(source, date_ms, asked_ms=asked_ms, sent_ms=sent_ms, now_ms=now_ms)
         match called(adapter.login_outcome, response):
             case None:
                 granted = called(adapter.refreshed, response)
@@ -113,6 +122,8 @@ class Logins:
                 raise LoginBusy(trouble, response.status)
             case outcome:
                 said = getattr(outcome, "reason", "")
+                if was_mistimed:  # it may be refused for its wrong time alone
+                    raise LoginBusy(Later(0, said), response.status)
                 raise LoginRefused(
                     f"the platform refuses to renew the credentials (HTTP {response.status}){quoted(said)}{lost}"
                 )

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from actors.fetch.budget import Budgets, TooSlow
 from actors.fetch.fetcher.calling import called, outcome_of
+from actors.fetch.fetcher.clocks import PlatformClocks
 from actors.fetch.fetcher.decisions import (
     Failed,
     Hopeless,
@@ -53,9 +54,13 @@ from platforms.adapter import (
     SlowDown,
     Split,
 )
+from platforms.adapter import (
+    Outcome as AdapterOutcome,
+)
 from platforms.details import without_details
 from platforms.errors import BrokenContract, Garbled
 from platforms.lists import WindowReading, lists_of
+from platforms.outcomes import http_date_ms
 from platforms.reading import Ask
 from platforms.told_limits import told_by
 from streams.backoff import Backoff, next_delay_ms
@@ -140,11 +145,15 @@ class PlatformSession:
         logins: Logins,
         time: AttemptTime,
         clock: Clock,
+        clocks: PlatformClocks,
         stamp: Callable[[], int],
         learned: LearnedLimits | None = None,
     ) -> None:
         self.sent_ms = 0
         """When the last request was sent."""
+        self.said_ms: int | None = None
+        """The platform's own time in the last response to a request for a list."""
+        self._was_mistimed = False
         self._stamp = stamp
         self._learned = learned
         self._work = work
@@ -155,6 +164,7 @@ class PlatformSession:
         self._logins = logins
         self._time = time
         self._clock = clock
+        self._clocks = clocks
         self._has_asked = False
         self._renewals = 0
         self._has_others = True
@@ -206,10 +216,11 @@ class PlatformSession:
         self, adapter: Adapter, reading: WindowReading, ask: Ask, response: Response, *, is_last: bool
     ) -> list[Row] | Trouble:
         budgets, work = self._budgets, self._work
-        self._status = response.status
-        match outcome_of(adapter, response, is_last=is_last):
+        self.said_ms = date_of(response)
+        match self._meaning(outcome_of(adapter, response, is_last=is_last), response):
             case (None | Empty()) as fine:
                 page = EMPTY_PAGE if isinstance(fine, Empty) else called(adapter.page, response)
+                self.said_ms = self.said_ms if isinstance(fine, Empty) else page.server_time_ms
                 page = await self._with_details(adapter, page)
                 budgets.went_well(work.source.platform)
                 await self._learn(adapter, response)
@@ -235,6 +246,14 @@ class PlatformSession:
                 return await self._slowed(passing)
             case Later() as passing:
                 return passing
+
+    def _meaning(self, outcome: AdapterOutcome | None, response: Response) -> AdapterOutcome | None:
+        """Return the outcome of a response. A request that had a wrong time may be refused for that alone, so it is
+        sent again with the platform's."""
+        self._status = response.status
+        if self._was_mistimed and isinstance(outcome, Login | Park | Bug):
+            return Later(0, outcome.reason)
+        return outcome
 
     def _cut(self, reading: WindowReading, reason: str) -> bool:
         """Cut the part of which the platform has refused a further page: the name of the page may have expired, or the
@@ -293,8 +312,7 @@ class PlatformSession:
                 response = await self._send(
                     lambda now_ms: adapter.detail_request(keys, self._account, now_ms), is_detail=True
                 )
-                self._status = response.status
-                match called(self._adapter.outcome, response):
+                match self._meaning(called(self._adapter.outcome, response), response):
                     case None:
                         page = called(adapter.detail_page, response, listed)
                         await self._learn(self._adapter, response, is_detail=True)
@@ -329,9 +347,16 @@ class PlatformSession:
         settings, declared, platform = self._work.settings, self._adapter.declaration, self._work.source.platform
         await self._pace(is_detail=is_detail)
         async with self._budgets.one_of(platform, settings.concurrency):
-            request, self.sent_ms = called(make, self._clock.now_ms()), self._stamp()
+            source, asked_ms = self._work.source, self._clock.now_ms()
+            named_ms = self._clocks.time_for(source, asked_ms)
+            request, self.sent_ms = called(make, named_ms), self._stamp()
             timeout_s = min(declared.timeout_s, settings.request_timeout_ms / 1000)
-            return await self._transport.send(request, timeout_s=timeout_s, most_bytes=declared.largest_answer)
+            response = await self._transport.send(request, timeout_s=timeout_s, most_bytes=declared.largest_answer)
+            date_ms, now_ms = date_of(response), self._clock.now_ms()
+            self._was_mistimed = self._clocks.was_mistimed(
+                source, date_ms, asked_ms=asked_ms, sent_ms=named_ms, now_ms=now_ms
+            )
+            return response
 
     async def _pace(self, *, is_detail: bool) -> None:
         """Wait for our own rate. Before the first request a long wait gives the slice back, so that other sources can
@@ -394,6 +419,11 @@ def _in_list(name: str) -> Iterator[None]:
     except BrokenContract as error:
         error.reason = f"list {name!r}: {error.reason}"
         raise
+
+
+def date_of(response: Response) -> int | None:
+    """Return the time of a response by its header, if it has one."""
+    return http_date_ms(response.headers.get("date", ""))
 
 
 def shown(said: bytes) -> str:

@@ -24,6 +24,7 @@ from actors.fetch.fetcher.decisions import (
     STEP_MS,
     Ended,
     Failed,
+    Hopeless,
     Misread,
     Missed,
     NotNow,
@@ -144,8 +145,8 @@ class WindowReader:
         self._measures = measures
         self._namespace = namespace
         self._clock = clock
-        self._logins = Logins(sources, grants, transport, clock)
         self._clocks = PlatformClocks()
+        self._logins = Logins(sources, grants, transport, clock, self._clocks)
         self._kept = UnfinishedReadings()
         self._obeying = Obeying()
         self._recent = RecentSources()
@@ -262,14 +263,19 @@ class WindowReader:
                 await publish(partial(self._publish, work, progress, left, next(pages)))
             while (ask := reading.next()) is not None:
                 asked_ms = self._clock.now_ms()
-                rows = await session.request(reading, ask)
+                try:
+                    rows = await session.request(reading, ask)
+                except Stopped as stopped:
+                    if isinstance(stopped.outcome, Hopeless):  # it may be too early to ask, by the platform's clock
+                        self._check_clock(work, progress, session.said_ms, asked_ms)
+                    raise
                 if rows and not work.is_trusted:
                     await self._note_readable(work.source)
                 self._check_source(work, progress)
                 if adapter.declaration.is_version_ordered:
                     rows = unsettled(rows, self._settled_ms(work, progress, session.sent_ms))
                 batch = progress.take(rows, session.sent_ms)
-                self._check_clock(work, progress, asked_ms)
+                self._check_clock(work, progress, session.said_ms, asked_ms)
                 reach("fetch")
                 if batch is not None:
                     await self._pace(work, batch, time)
@@ -331,6 +337,7 @@ class WindowReader:
             logins=self._logins,
             time=time,
             clock=self._clock,
+            clocks=self._clocks,
             stamp=self._stamp_ms,
             learned=self._learned,
         )
@@ -356,10 +363,9 @@ class WindowReader:
             )
         await time.wait(early_ms)
 
-    def _check_clock(self, work: ReadSlice, progress: UnfinishedReading, asked_ms: int) -> None:
+    def _check_clock(self, work: ReadSlice, progress: UnfinishedReading, said_ms: int | None, asked_ms: int) -> None:
         """Accept a response only if it was made after the slice had settled. An earlier one may list too little."""
         settle_ms = self._settle_ms(work, progress.adapter)
-        said_ms = progress.reading.server_time_ms
         early_ms = self._clocks.missing_ms(work.source, work.slice, settle_ms, said_ms=said_ms, asked_ms=asked_ms)
         if early_ms > 0 and not work.slice.is_look:
             progress.is_void = True

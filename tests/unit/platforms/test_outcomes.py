@@ -102,7 +102,24 @@ def test_a_redirect_for_good_parks_the_shop_one_for_now_passes_and_both_name_the
 
 
 def test_forbidden_parks_the_shop() -> None:
-    assert isinstance(usual_outcome(Response(403, {}, b""), longest_wait_ms=MINUTE), Park)
+    for body in (b"", b'{"message":"orders are not in your scope"}'):
+        assert isinstance(usual_outcome(Response(403, {}, body), longest_wait_ms=MINUTE), Park)
+
+
+@pytest.mark.parametrize(
+    ("headers", "body", "after_ms"),
+    [
+        ({}, b" \n<!DOCTYPE html><title>Just a moment...</title>", None),
+        ({"retry-after": "20"}, b"<html>Attention Required!</html>", 20_000),
+        ({"retry-after": "20"}, b'{"message":"blocked"}', 20_000),
+    ],
+)
+def test_a_firewall_before_the_platform_parks_nothing(
+    headers: dict[str, str], body: bytes, after_ms: int | None
+) -> None:
+    outcome = usual_outcome(Response(403, headers, body), longest_wait_ms=MINUTE)
+    assert isinstance(outcome, Later)
+    assert (outcome.after_ms, "firewall" in outcome.reason) == (after_ms, True)
 
 
 @pytest.mark.parametrize("body", [b"", b"<html>Back soon</html>", b'{"orders":[{"id":1', b"  \n", b"OK"])
