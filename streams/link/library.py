@@ -35,6 +35,7 @@ with _without_aiohttp():
     from nats.aio.client import Client as Client
     from nats.aio.client import Srv as Srv
     from nats.aio.client import __version__
+    from nats.aio.errors import ErrStaleConnection as ErrStaleConnection
     from nats.aio.subscription import Subscription as Subscription
     from nats.errors import Error as Error
     from nats.protocol.parser import AWAITING_MSG_PAYLOAD as AWAITING_MSG_PAYLOAD

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 
 from streams.errors import ConnectionLost, Disconnected
-from streams.link.library import Client, Error, Srv, Subscription, load_websocket
+from streams.link.library import Client, Error, ErrStaleConnection, Srv, Subscription, load_websocket
 from streams.link.wire_parser import Deliver, WireParser
 
 MAX_WAITING = 2 * 1024 * 1024
@@ -229,7 +229,10 @@ class WireClient(Client):
     async def _process_op_err(self, e: Exception) -> None:
         """Called by the library when the link breaks. What was queued for it goes with it, as what the socket has taken
         does. Sent on the next link it could be a repeat whose first try is stored and over, at a server that was
-        started anew. What is queued from now on goes to the next link."""
+        started anew. What is queued from now on goes to the next link. A server that missed its pings hangs, and would
+        take the time of a connect if it were tried first."""
+        if isinstance(e, ErrStaleConnection) and self.knows_another:
+            self._left = self._current_server
         if self._status == Client.CONNECTED:
             self._pending, self._pending_data_size = [], 0
             for pong in self._pongs:

@@ -5,9 +5,11 @@ import signal
 from pathlib import Path
 
 import anyio
+import nats.aio.client
 import nkeys  # type: ignore[import-untyped] # it has none
 import pytest
 
+from streams.clock import monotonic_s
 from streams.embedded.server import EmbeddedServer, embedded_server
 from streams.errors import (
     ConnectionLost,
@@ -18,6 +20,7 @@ from streams.errors import (
     Refused,
     StreamError,
 )
+from streams.link import connection as connection_module
 from streams.link.connection import Connection, connect
 from streams.link.credentials import Credentials
 from streams.link.frames import Message
@@ -150,6 +153,23 @@ async def test_a_garbled_link_is_given_up_for_another(connection: Connection, se
             remove()
             assert link.accepted == 1 + round_
             assert (await other.api("INFO"))["limits"]
+
+
+async def test_a_server_that_hangs_is_not_the_first_to_be_tried_again(
+    server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection_module, "PING_INTERVAL_S", 0.1)
+    async with proxy(server.port) as hangs, proxy(server.port) as other:
+        monkeypatch.setattr(nats.aio.client, "shuffle", lambda pool: pool.sort(key=lambda s: s.uri.port != hangs.port))
+        async with connect(f"{hangs.url},{other.url}", name="test") as connection:
+            assert (hangs.accepted, other.accepted) == (1, 0)
+            hangs.freeze()
+            with anyio.fail_after(10):
+                while not other.accepted:
+                    await a_moment()
+            assert hangs.accepted == 1
+            await connection.connected_by(monotonic_s() + 10)
+            await connection.api("INFO")
 
 
 async def test_a_link_that_ends_within_a_message_leaves_nothing_for_the_next_one(server: EmbeddedServer) -> None:
