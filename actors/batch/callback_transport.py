@@ -16,7 +16,7 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 from actors.batch.rules.callbacks import LONGEST_URL, Allowed, may_connect, refusal_of
 from actors.runtime.transport import BadUrl, Transport, check_url, open_transport, shown_url
 
-CONNECTIONS = 16
+CONNECTIONS = 64
 
 
 class BadCallback(ValueError):

@@ -12,6 +12,7 @@ a note in the record.
 import logging
 from collections.abc import Callable
 from typing import NamedTuple
+from urllib.parse import urlsplit
 
 import msgspec
 from msgspec.structs import replace
@@ -44,18 +45,24 @@ ATTEMPTS = TRIES.retries + 6
 """Attempts of the job. A node that dies at a call uses one up. Some are to spare, so that the last try is recorded."""
 TIMEOUT_S = 10.0
 TTR_MS = 60_000
+CALLS_AT_ONCE = 4
+"""To one receiver, over all nodes. One that hangs then keeps no call to another from its place."""
+PLACES = 64
+"""Calls at once on one node. A receiver that answers nothing takes a place for `TIMEOUT_S`."""
 MOST_BYTES = 65_536
 """Limit of a response in bytes. Only its status matters."""
 
 
 class CallbackJob(msgspec.Struct, frozen=True):
     """A job's body: the moment to report. The record holds everything else. `created_ms`: of the instance, since a
-    later one of its id is another. 0: the job is of an older version, which did not name it."""
+    later one of its id is another. 0: the job is of an older version, which did not name it. `receiver`: the host that
+    is called, whose calls are bounded."""
 
     instance_id: str
     name: str
     pass_no: int
     created_ms: int = 0
+    receiver: str = ""
 
 
 class CallbackFailed(NamedTuple):
@@ -87,8 +94,10 @@ class Moments:
         event = moments.event_of(record, moment)
         found = [outgoing_event(self._namespace, event)]
         if record.callback:
-            body = msgspec.json.encode(CallbackJob(record.instance_id, moment.name, moment.pass_no, record.created_ms))
-            job = NewJob(topic=TOPIC, id=event.event_id, body=msgspec.Raw(body), attempts=ATTEMPTS)
+            receiver = urlsplit(record.callback).netloc.rpartition("@")[2]
+            call = CallbackJob(record.instance_id, moment.name, moment.pass_no, record.created_ms, receiver)
+            body = msgspec.Raw(msgspec.json.encode(call))
+            job = NewJob(topic=TOPIC, id=event.event_id, body=body, attempts=ATTEMPTS)
             found.append(
                 Outgoing(self._namespace.subject("submit", "job", TOPIC), encode_new_job(job), f"{event.event_id}.call")
             )

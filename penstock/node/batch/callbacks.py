@@ -4,12 +4,13 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from actors.batch.callback_transport import open_callback_transport
-from actors.batch.callbacks import ATTEMPTS, TOPIC, TRIES, TTR_MS, CallbackJob, CallbackSender
+from actors.batch.callbacks import ATTEMPTS, CALLS_AT_ONCE, PLACES, TOPIC, TRIES, TTR_MS, CallbackJob, CallbackSender
 from actors.batch.executor.external import Sign
 from actors.batch.instances import Instances
 from actors.batch.rules.callbacks import parse_allowed, signature, task_secret
 from actors.jobs.worker.handler import Handler
 from actors.jobs.worker.job import Bury, Job, Retry
+from actors.runtime.rules.slot_keys import Slots
 from actors.runtime.secrets import resolve_reference
 from penstock.errors import UsageError
 from penstock.node.config import Config
@@ -73,4 +74,13 @@ def _handler(caller: CallbackSender) -> Handler:
             raise Bury(not_taken.reason)
         raise Retry(not_taken.delay_ms / 1000, not_taken.reason)
 
-    return Handler(topic=TOPIC, name="batch callbacks", take=call, is_async=True, ttr_ms=TTR_MS, attempts=ATTEMPTS)
+    return Handler(
+        topic=TOPIC,
+        name="batch callbacks",
+        take=call,
+        is_async=True,
+        concurrency=PLACES,
+        ttr_ms=TTR_MS,
+        attempts=ATTEMPTS,
+        slots=Slots(CALLS_AT_ONCE, key="receiver"),
+    )

@@ -14,7 +14,7 @@ import pytest
 
 import penstock
 from actors.batch.callback_transport import open_callback_transport
-from actors.batch.callbacks import TOPIC, CallbackJob, CallbackSender
+from actors.batch.callbacks import CALLS_AT_ONCE, TIMEOUT_S, TOPIC, CallbackJob, CallbackSender
 from actors.batch.conductor import Conductor
 from actors.batch.rules.callbacks import parse_allowed
 from actors.batch.rules.record import Instance, Moment
@@ -29,6 +29,7 @@ from tests.support.batches import LONG_S, Plant, plant
 from tests.support.callbacks import SECRET, VARIABLE, Receiver, receiver
 from tests.support.letters import dead_letters
 from tests.support.moments import a_moment
+from tests.support.proxy import proxy
 
 SOON = Backoff(retries=2, base_ms=10, cap_ms=20)
 
@@ -154,6 +155,21 @@ async def test_a_receiver_that_is_down_is_called_again(connection: Connection, o
     assert [call.status for call in office.calls] == [500, 503, 200]
     assert len({call.event_id for call in office.calls}) == 1
     assert [call.body for call in office.calls] == [office.calls[0].body] * 3
+
+
+async def test_a_receiver_that_hangs_holds_up_no_call_to_another(connection: Connection, office: Receiver) -> None:
+    async with proxy(office.port) as hangs, calling(connection, office.host, f"127.0.0.1:{hangs.port}") as node:
+        hangs.freeze()
+        for at in range(CALLS_AT_ONCE + 2):
+            await node.run("told", ["ok"], id=f"h{at}", callback=office.url.replace(str(office.port), str(hangs.port)))
+        with anyio.fail_after(LONG_S):
+            while hangs.open_links < CALLS_AT_ONCE:
+                await a_moment()
+        await node.run("told", ["ok"], id="i", callback=office.url)
+        await office.until(lambda calls: [call.body["instance_id"] for call in calls] == ["i"], within_s=TIMEOUT_S / 2)
+        assert hangs.open_links == CALLS_AT_ONCE
+        hangs.heal()
+        await office.until(lambda calls: len(calls) == CALLS_AT_ONCE + 3)
 
 
 async def test_a_call_that_was_refused_a_place_is_owed_until_it_has_one(
