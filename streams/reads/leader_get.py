@@ -128,8 +128,11 @@ async def ask_until_led(
         except Refused as refused:
             if refused.err_code in _GONE:
                 return None, is_repeated
-            if refused.err_code != NO_LEADER or left_s <= PAUSE_S:
+            if refused.err_code != NO_LEADER:
                 raise
+            is_repeated = True  # so says a server that knows of no leader, and the leader may have heard it too
+            if left_s <= PAUSE_S:
+                raise OutcomeUnknown("it has no leader", subject=request) from refused
             await anyio.sleep(PAUSE_S)
 
 

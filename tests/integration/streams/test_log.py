@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from streams.embedded.server import EmbeddedServer
-from streams.errors import NoStream
+from streams.errors import NO_LEADER, NoStream, OutcomeUnknown, Refused
 from streams.link.connection import Connection, connect
 from streams.publish.publisher import Outgoing, Publisher
 from streams.reads import leader_get
@@ -74,6 +74,26 @@ async def test_a_removal_waits_while_a_leader_is_elected(connection: Connection,
         assert await delete_entry(connection, stream, seq)
         await connection.api(f"STREAM.LEADER.STEPDOWN.{stream}")
         assert await purge_subject(connection, stream, connection.namespace.subject("events", "ab"[seq - 1], "x")) == 1
+
+
+async def test_a_removal_that_a_server_without_leader_refused_may_have_been_done(
+    connection: Connection, publisher: Publisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each server hears a request. One that has just woken refuses it, and the leader carries it out."""
+    stream, api, asked = await _fill(connection, publisher, 2), connection.api, 0
+
+    async def refuse_first(subject: str, *args: Any, **options: Any) -> Any:
+        nonlocal asked
+        asked += 1
+        answer = await api(subject, *args, **options)
+        if asked == 1:
+            raise Refused("temporarily unavailable", subject=subject, code=503, err_code=NO_LEADER)
+        return answer
+
+    monkeypatch.setattr(connection, "api", refuse_first)
+    with pytest.raises(OutcomeUnknown, match="may have removed"):
+        await delete_entry(connection, stream, 1)
+    assert await entry_at(connection, stream, 1) is None
 
 
 async def test_last_messages_of_many_subjects_come_by_subject(connection: Connection, publisher: Publisher) -> None:
