@@ -261,8 +261,8 @@ class Reading:
             step = decide(part, page, total, self._rules, can_split=can_split, at_once=self._at_once)
             if step == "done" and (limit := self._limit_met(part)):
                 step, part.is_cut_off = "unproven", limit.is_certain
-            if self._may_be_cut(part, step):
-                step = "split"
+            if (can_split or self._always_narrows) and self._may_be_cut(part, step):
+                step = "split" if can_split else "unproven"
             self._move(part, step, page, total)
             if step in ("at once", "more"):
                 self._begin_total_check(part, page, total)
@@ -399,7 +399,7 @@ class Reading:
         """Return whether a list of several pages without a total ends where the platform may list no more."""
         count = len(part.keys)
         is_end = step in ("done", "unproven") and part.first_total is None and part.pages > 1 and not part.is_numbered
-        if not is_end or self._sizes is None or not self._can_split(part.window):
+        if not is_end or self._sizes is None:
             return False
         known = self._sizes["list"]
         self._sizes["list"] = max(known, PageSize(count))  # so its halves are whole, unless they list as many

@@ -5,7 +5,7 @@ from random import Random
 from typing import Literal
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -152,27 +152,6 @@ def test_a_crowd_at_the_seam_of_two_halves_hides_no_cut(both_include: bool) -> N
     assert (len(found), reading.result.is_proven) == (120, True)
 
 
-@given(
-    st.lists(st.lists(st.tuples(st.integers(0, 63), st.integers(1, 40)), max_size=6), min_size=1, max_size=3),
-    st.sampled_from([20, 25, 50]),
-    st.booleans(),
-    st.booleans(),
-)
-def test_wherever_crowds_are_no_window_with_a_total_is_proven_with_an_order_missing(
-    windows: list[list[tuple[int, int]]], cap: int, both_include: bool, has_tokens: bool
-) -> None:
-    """Each window has crowds at some moments, and all share what is known of the platform."""
-    known = dict[str, PageSize]()
-    for crowds in windows:
-        at_ms = [at for at, count in crowds for _ in range(count)]
-        listed = [Listed(at, f"o{number * 37 % 997:03}", 1) for number, at in enumerate(at_ms)]
-        platform = CappedSearch(listed, cap, has_tokens=has_tokens)
-        platform.both_include = both_include
-        found, reading = read(platform, known, Window(0, 64))
-        assert not reading.result.is_proven or len(found) == len(listed)
-        assert platform.requests < 40 + 4 * len(listed)
-
-
 def test_a_total_that_a_half_does_not_have_shows_nothing() -> None:
     class Forgetful(CappedSearch):
         def answer(self, ask: Ask) -> Page:
@@ -243,7 +222,7 @@ class CappedList(CappedSearch):
         return page
 
 
-def read_list(platform: CappedList, known: dict[str, PageSize], window: Window = WINDOW) -> tuple[set[str], Reading]:
+def read_list(platform: CappedSearch, known: dict[str, PageSize], window: Window = WINDOW) -> tuple[set[str], Reading]:
     platform.requests = 0
     declared = declaration("token", size=SIZE, has_total=False)
     pages = replace(declared.pages, has_next=True, has_end=True, end_is_proof=True)
@@ -251,6 +230,31 @@ def read_list(platform: CappedList, known: dict[str, PageSize], window: Window =
     while (ask := reading.next()) is not None:
         found |= {row.key for row in reading.feed(platform.answer(ask))}
     return found, reading
+
+
+@given(
+    st.lists(st.lists(st.tuples(st.integers(0, 63), st.integers(1, 40)), max_size=6), min_size=1, max_size=3),
+    st.sampled_from([20, 25, 50]),
+    st.booleans(),
+    st.sampled_from(["numbers", "tokens", "no total"]),
+)
+@example([[(0, 11), (17, 40)]], 50, True, "numbers")
+@example([[(0, 10), (1, 40)], [(0, 10), (1, 40)], [(0, 51)]], 50, False, "numbers")
+@example([[(0, 26)]], 25, False, "no total")
+def test_wherever_crowds_are_no_window_is_proven_with_an_order_missing(
+    windows: list[list[tuple[int, int]]], cap: int, both_include: bool, kind: str
+) -> None:
+    """Each window has crowds at some moments, and all share what is known of the platform."""
+    known = dict[str, PageSize]()
+    for crowds in windows:
+        at_ms = [at for at, count in crowds for _ in range(count)]
+        listed = [Listed(at, f"o{number * 37 % 997:03}", 1) for number, at in enumerate(at_ms)]
+        made, reads = (CappedList, read_list) if kind == "no total" else (CappedSearch, read)
+        platform = made(listed, cap, has_tokens=kind != "numbers")
+        platform.both_include = both_include
+        found, reading = reads(platform, known, Window(0, 64))
+        assert not reading.result.is_proven or len(found) == len(listed)
+        assert platform.requests < 40 + 6 * len(listed)
 
 
 def test_a_list_without_a_total_that_ends_at_a_limit_is_read_in_halves() -> None:
