@@ -16,7 +16,7 @@ from actors.batch.removal import Removal
 from actors.batch.rules import moves
 from actors.batch.rules.admission import admit, part_of
 from actors.batch.rules.callbacks import Allowed
-from actors.batch.rules.meant import ANY, Meant
+from actors.batch.rules.meant import ANY, Meant, verb_for
 from actors.batch.rules.obstacles import ALL_THERE, BatchWhy, NoConsumer, begins, why, why_item
 from actors.batch.rules.record import (
     FINAL,
@@ -201,8 +201,9 @@ class BatchDesk:
     ) -> View:
         """Run failed or cancelled items again, or only these items, or those of these rows of the sheet, and make the
         result anew."""
+        verb = verb_for("retry", items, rows)
         before = await self._instances.get(check_token("instance", instance_id))
-        if meant.is_done(before, "retry"):
+        if meant.is_done(before, verb):
             return self._view(before)
         if before.state not in FINAL:
             reason = f"{instance_id} is {shown_state(before)}; only what is done, failed or cancelled can be retried"
@@ -210,7 +211,7 @@ class BatchDesk:
         check_items(before, items)
         named = await self.items.named(before, items, rows)
         told = await self.items.reasons_of(before, named)
-        after = await self._change("retry", instance_id, meant, lambda record: moves.retry(record, named, told))
+        after = await self._change(verb, instance_id, meant, lambda record: moves.retry(record, named, told))
         if after.state == before.state:
             reason = f"{instance_id}: nothing failed, so there is nothing to run again; name items to do so"
             raise BatchRefused(reason, code="state")

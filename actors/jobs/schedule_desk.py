@@ -120,7 +120,7 @@ class ScheduleDesk:
         check_wanted(wanted)
         if has_target(wanted):
             self._accept(wanted, is_shown)
-        now_ms, mark = self._clock.now_ms(), _mark("add", nonce)
+        now_ms, mark = self._clock.now_ms(), _mark("add", nonce, _definition(wanted, wanted.start_ms))
 
         def change(entry: Entry[bytes] | None) -> tuple[bytes | None, tuple[Schedule, bool]]:
             before = None if entry is None else _read(entry)
@@ -212,7 +212,7 @@ class ScheduleDesk:
             topic,
             name,
             lambda record: backfilled(record, from_ms, end_ms, now_ms=now_ms),
-            _mark("backfill", nonce),
+            _mark("backfill", nonce, (from_ms, to_ms)),
         )
 
     async def remove(self, topic: str, name: str, *, nonce: str = "") -> ScheduleRemoved:
@@ -287,9 +287,10 @@ def _place(key: str) -> str:
     return "/".join(key.split(".", 1))
 
 
-def _mark(what: str, nonce: str) -> str:
-    """Return the mark of a change. A trigger has another one of the same nonce."""
-    return named_nonce(what, nonce) if nonce else ""
+def _mark(what: str, nonce: str, asked: object = None) -> str:
+    """Return the mark of a change. A trigger has another one of the same nonce, and so has what asks for more."""
+    more = () if asked is None else (msgspec.json.encode(asked).decode(),)
+    return named_nonce(what, nonce, *more) if nonce else ""
 
 
 def _read(entry: Entry[bytes]) -> Schedule | str:

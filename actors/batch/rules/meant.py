@@ -1,6 +1,7 @@
 """Which instance a call means, so that a try of it that comes late changes nothing once more. Pure."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from hashlib import blake2b
 from typing import NamedTuple
 from urllib.parse import quote, unquote
 
@@ -41,6 +42,12 @@ class Meant(NamedTuple):
 
 
 ANY = Meant()
+
+
+def verb_for(verb: str, *items: Sequence[int]) -> str:
+    """Return the verb of a call for these items. For others it is another call, though it has the same nonce."""
+    named = repr([list(each) for each in items]).encode()
+    return f"{verb}-{blake2b(named, digest_size=6).hexdigest()}" if any(items) else verb
 
 
 def note_of(record: Instance) -> str:

@@ -130,6 +130,17 @@ async def test_a_repeat_of_a_trigger_with_its_key_adds_no_second_job(client: Cli
     assert (ids[0] == ids[1], len(set(ids))) == (True, 4)
 
 
+async def test_a_key_used_again_for_another_change_of_a_schedule_is_another_call(
+    client: ClientSession, topic: str
+) -> None:
+    """The third is a late try of the first."""
+    path, key, told = f"/v1/topics/{topic}/schedules", {"Idempotency-Key": "k"}, list[str]()
+    for cron in ("@daily", "@hourly", "@daily"):
+        async with client.post(path, json={"name": "one", "cron": cron, "replace": True}, headers=key) as answer:
+            told.append((await answer.json())["schedule"]["cron"])
+    assert told == ["@daily", "@hourly", "@hourly"]
+
+
 @pytest.mark.parametrize("key", ["a b", "ü", "x" * 252])
 async def test_a_key_that_is_none_is_named(client: ClientSession, topic: str, key: str) -> None:
     async with client.post(f"/v1/topics/{topic}/jobs", json={}, headers={"Idempotency-Key": key}) as answer:

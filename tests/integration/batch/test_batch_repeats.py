@@ -61,6 +61,7 @@ async def test_a_late_try_of_a_retry_runs_nothing_once_more(batches: Batches, li
     assert (await tried(link, "retry", **again))["passes"] == 2
     assert (await batches.wait("late-retry", timeout_s=OVER_S)).state == "done"
     assert (await tried(link, "retry", **again))["passes"] == 2
+    assert (await tried(link, "retry", **meant, items=[0, 0], nonce="r"))["passes"] == 3, "it asks for others"
 
 
 @pytest.mark.parametrize("endpoint", ["delete", "cancel", "pause", "retry"])
