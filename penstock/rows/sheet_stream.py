@@ -19,7 +19,7 @@ async def sheet_parts(head: SheetHead, pages: AsyncIterator[list[ItemShown]], ki
     growing = _Growing()
     with open_sheet(cast(IO[bytes], growing), kind, head.columns) as sheet:
         async for items in pages:
-            lines = [head.line(each.index, each.item, each.status or "", each.info) for each in items]
+            lines = (head.line(each.index, each.item, each.status or "", each.info) for each in items)
             await anyio.to_thread.run_sync(sheet.write, lines)
             if part := growing.take():
                 yield part

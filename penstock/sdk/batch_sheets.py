@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import codecs
 import tempfile
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,7 +26,6 @@ from streams.buckets.files import DamagedFile, FileInfo, Files
 
 __all__ = ["Sheet", "SheetRow", "read_sheet", "reduce_to_sheet", "split_sheet", "write_sheet"]
 
-PAGE = 1_000
 RESULT = "result.xlsx"
 
 
@@ -74,8 +73,8 @@ async def reduce_to_sheet(context: ReduceContext, *, is_rows: bool) -> Mapping[s
     head = head_of(await _columns(context, upload), is_rows=is_rows, is_whole=True)
     async with Sheet.collecting(context) as sheets:
         sheets.open(RESULT, head.columns)
-        async for page in context.read(PAGE):
-            await sheets.write([head.line(each.index, each.item, each.status, each.info) for each in page])
+        async for results in context.chunks():
+            await sheets.write(head.line(each.index, each.item, each.status, each.info) for each in results)
     told = {"files": sheets.names, "counts": msgspec.to_builtins(context.counts)}
     return told | ({"note": GUESSED} if upload is not None and upload.is_guessed else {})
 
@@ -84,11 +83,12 @@ async def _columns(context: ReduceContext, upload: _Upload | None) -> list[str]:
     """Return the items' columns, at most as many as an Excel sheet has. If the upload has a header, all rows have its
     columns. Otherwise each item may have columns of its own, and all items are read before the first one is written."""
     columns = dict[str, None]()
-    async for page in context.read(PAGE):
-        for result in page:
+    is_headed = upload is not None and upload.has_header
+    async for results in context.chunks():
+        for result in results:
             columns |= dict.fromkeys(cells_of(result.index, result.item, is_rows=upload is not None)[1])
-        if (columns and upload is not None and upload.has_header) or len(columns) >= MOST_COLUMNS:
-            break
+            if (columns and is_headed) or len(columns) >= MOST_COLUMNS:
+                return list(columns)
     return list(columns)
 
 
@@ -143,8 +143,8 @@ class Sheet:
         self._writer = open_sheet(self._folder / name, kind, columns)
         self.names.append(name)
 
-    async def write(self, rows: Sequence[Mapping[str, object]]) -> None:
-        """Add rows to the sheet."""
+    async def write(self, rows: Iterable[Mapping[str, object]]) -> None:
+        """Add rows to the sheet. A thread takes them."""
         assert self._writer is not None
         await anyio.to_thread.run_sync(self._writer.write, rows)
 

@@ -253,7 +253,7 @@ class ReduceContext(_Step):
     async def read(self, page: int = 1_000) -> AsyncIterator[list[ItemResult]]:
         """Yield the results of all items, in the items' order, `page` at a time. The last page is shorter."""
         held: list[ItemResult] = []
-        async for results in self._chunks():
+        async for results in self.chunks():
             held += results
             while len(held) >= page:
                 yield held[:page]
@@ -261,7 +261,8 @@ class ReduceContext(_Step):
         if held:
             yield held
 
-    async def _chunks(self) -> AsyncIterator[list[ItemResult]]:
+    async def chunks(self) -> AsyncIterator[list[ItemResult]]:
+        """Yield the same, as many items at a time as were stored together: they are at most 256 KiB."""
         seal = self._record.seal
         assert seal is not None
         upto, held = 0, list[ChunkResult]()  # results of missing chunks
@@ -276,6 +277,7 @@ class ReduceContext(_Step):
                 upto, held = chunk.first + len(chunk.items), []
                 self.done = upto
                 yield self._ended(chunk, results)
+                await anyio.lowlevel.checkpoint()
         for lost in lost_parts(upto, seal.items):
             yield self._ended(lost, held)
 

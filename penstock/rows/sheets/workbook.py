@@ -6,7 +6,7 @@ runs. The first rows decide how wide the columns are. The header is bold, stays 
 
 import re
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
@@ -62,8 +62,9 @@ class Workbook:
         self._rows: list[int] = []
         """How many rows each sheet has, the header among them."""
 
-    def write(self, rows: Sequence[Mapping[str, object]]) -> None:
+    def write(self, rows: Iterable[Mapping[str, object]]) -> None:
         """Add rows."""
+        rows = list(rows)
         if self._sheet is None:
             self._first += rows
             if len(self._first) < LOOKED_AT:

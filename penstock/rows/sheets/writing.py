@@ -5,7 +5,7 @@ Blocking: call it from a thread, some hundred rows at a time. Text is written as
 
 import csv
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Protocol, Self
@@ -25,7 +25,7 @@ SEPARATORS = ";\t|"
 class SheetWriter(Protocol):
     """A file in writing, as a context manager that ends it. After an exception there is no file."""
 
-    def write(self, rows: Sequence[Mapping[str, object]]) -> None: ...
+    def write(self, rows: Iterable[Mapping[str, object]]) -> None: ...
     def __enter__(self) -> Self: ...
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -72,7 +72,7 @@ class _Csv(_Text):
         header = csv.writer(self._file, quoting=csv.QUOTE_ALL) if is_odd else self._lines
         header.writerow([disarmed(name) for name in columns])
 
-    def write(self, rows: Sequence[Mapping[str, object]]) -> None:
+    def write(self, rows: Iterable[Mapping[str, object]]) -> None:
         self._lines.writerows([_csv_cell(row.get(name)) for name in self._columns] for row in rows)
 
 
@@ -80,7 +80,7 @@ class _Jsonl(_Text):
     def __init__(self, place: Path | IO[bytes]) -> None:
         super().__init__(place, encoding="utf-8")
 
-    def write(self, rows: Sequence[Mapping[str, object]]) -> None:
+    def write(self, rows: Iterable[Mapping[str, object]]) -> None:
         self._file.writelines(f"{msgspec.json.encode(row).decode()}\n" for row in rows)
 
 
