@@ -21,6 +21,7 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from itertools import islice
 
+import anyio
 from anyio.abc import TaskStatus
 
 from actors.batch.instances import Instances, UnknownInstance
@@ -34,13 +35,12 @@ from actors.batch.rules.moves import RoundEnded
 from actors.batch.rules.record import (
     BEAT_TTL_S,
     FINAL,
+    HELD_LOOK_MS,
     Instance,
     OpenChunk,
     beat_key,
     is_held,
-    look_at_ms,
     made_so_far,
-    may_begin,
     tries_at_ms,
 )
 from actors.batch.rules.rounds import cancelled, gone, items_to_run, result_of
@@ -71,6 +71,8 @@ WAITING_OF = "*"
 """Prefix of a task: all of its waiting instances, as one thing to look at. No id begins so."""
 COUNTED = 256
 """Results that one change of the record counts."""
+BEGUN = 256
+"""Instances of a task that begin in one look."""
 GONE = (UnknownInstance, UnknownTask)
 DAY_MS = 86_400_000
 ARCHIVE_AGAIN_MS = 60_000
@@ -217,33 +219,35 @@ class Conductor:
             return None
         await self._free_held(name, now_ms)
         unfinished = self._instances.unfinished(name)
-        waiting = [each for each in unfinished if each.state == "pending"]
-        if not waiting:
+        if len(unfinished) == len(unfinished.at_work):
             return None
-        ready = {each.instance_id: each for each in waiting if may_begin(each, now_ms)}
-        look_ms = min(look_at_ms(each, now_ms) for each in waiting)
-        if not ready:
+        due_ms, held_ms = unfinished.come_due(now_ms), now_ms + HELD_LOOK_MS
+        look_ms = held_ms if due_ms is None else min(due_ms, held_ms)
+        if not unfinished.rows:
             return look_ms
-        at_work = (each for each in unfinished if each.state != "pending" and not is_too_new(self._members, each))
-        most, next_ms = len(ready), now_ms
+        at_work = (each for each in unfinished.at_work.values() if not is_too_new(self._members, each))
+        most, next_ms = BEGUN, now_ms
         if task.limits.main_rate:
             last_ms = max(self._last_starts_ms.get(name, 0), self._instances.last_start_ms(name))
             most, next_ms = starts(task.limits.main_rate, last_ms, now_ms)
-        in_order = admit((*ready.values(), *at_work), task.limits.main_concurrency, self._turns[name])
-        first = list(islice(in_order, most + 1))
+        most = min(most, BEGUN)
+        in_order = admit(unfinished.rows, at_work, task.limits.main_concurrency, self._turns[name])
+        first = [unfinished[each] for each in islice(in_order, most + 1)]
         if first[:most]:
             self._last_starts_ms[name] = now_ms  # before the watch reports it
         for each in first[:most]:
             try:
-                begun = await self._instances.move_own(ready[each], lambda record: moves.start(record, now_ms))
+                begun = await self._instances.move_own(each, lambda record: moves.start(record, now_ms))
                 self._turns[name].take(begun.tenant, begun.weight)
             except (UnknownInstance, MalformedMessage) as error:  # the watch reports it too
-                self._tending.failures.tell(each, error)
+                self._tending.failures.tell(each.instance_id, error)
         return min(look_ms, next_ms if len(first) > most else look_ms, now_ms + LOOK_MS)
 
     async def _free_held(self, name: str, now_ms: int) -> None:
         """Let go on, or fail, those of a task's instances whose predecessors are over."""
-        for held in filter(is_held, self._instances.unfinished(name)):
+        for number, held in enumerate(list(self._instances.unfinished(name).held.values()), 1):
+            if number % COUNTED == 0:
+                await anyio.lowlevel.checkpoint()
             before = self._instances.seen(held.after)
             if before is not None and before.created_ms == held.after_created_ms and before.state not in FINAL:
                 continue
@@ -276,7 +280,7 @@ class Conductor:
             return WINDOW
         workers = sum(task.task in node.tasks for node in self._members.live().values())
         unfinished = self._instances.unfinished(task.task)
-        running = (each for each in unfinished if each.state != "pending" and not each.is_paused)
+        running = (each for each in unfinished.at_work.values() if not each.is_paused)
         part, smallest = part_of(record, running)
         of_chunk = made.items / max(1, made.chunks)
         return window(rate, of_chunk, workers=workers, part=part, smallest=smallest, most=WINDOW)

@@ -23,13 +23,12 @@ from actors.batch.rules.record import (
     Instance,
     beat_key,
     files_at,
-    is_at_work,
     is_held,
     known_items,
-    may_begin,
     shown_state,
 )
 from actors.batch.rules.refusals import BatchRefused
+from actors.batch.rules.unfinished import Unfinished
 from actors.batch.tasks import TaskLimits, TaskRecord, Tasks
 from actors.batch.views import Beat, View, check_most, find_file, read_place, result_file
 from actors.runtime.rules.bounds import read_bound
@@ -110,7 +109,7 @@ class BatchDesk:
             limits = replace(limits, item_rate=0.0)  # its processes' places are in the way, and not the rate
         unfinished, missing = self._instances.unfinished(record.task), self._missing(record.task)
         now_ms = self._clock.now_ms()
-        at_work = [each for each in unfinished if is_at_work(each) and not each.is_paused]
+        at_work = [each for each in unfinished.at_work.values() if not each.is_paused]
         part, _ = part_of(record, at_work)
         found = why(
             record,
@@ -309,7 +308,8 @@ def _changed(record: TaskRecord, changes: Mapping[str, object]) -> TaskLimits:
         raise BatchRefused(f"limits: {error}") from error
 
 
-def _ahead(record: Instance, unfinished: Sequence[Instance], now_ms: int) -> int:
+def _ahead(record: Instance, unfinished: Unfinished, now_ms: int) -> int:
     """Return how many instances of the task begin before this one."""
-    there = [each for each in unfinished if is_at_work(each) or may_begin(each, now_ms)]
-    return next((at for at, each in enumerate(admit(there, 0)) if each == record.instance_id), 0)
+    unfinished.come_due(now_ms)
+    in_order = admit(unfinished.rows, unfinished.at_work.values(), 0)
+    return next((at for at, each in enumerate(in_order) if each == record.instance_id), 0)

@@ -5,7 +5,6 @@ the record is read and the move is applied again, and also after a write whose r
 harmless when it is applied twice. All of them are. Records that do not decode are logged once and kept out.
 """
 
-from collections import Counter
 from collections.abc import Callable, Iterator
 
 import msgspec
@@ -14,7 +13,8 @@ from msgspec.structs import replace
 
 from actors.batch.rules import moves
 from actors.batch.rules.meant import called_before, note_of
-from actors.batch.rules.record import FINAL, Instance, is_at_work, is_held
+from actors.batch.rules.record import FINAL, Instance, is_held
+from actors.batch.rules.unfinished import Unfinished
 from actors.runtime.live import Live
 from streams.buckets.bucket import Bucket
 from streams.buckets.entries import Entry
@@ -61,8 +61,7 @@ class Instances:
         self._bucket = bucket
         self._live = Live(bucket, lambda entry: _kept(decode_instance(entry.raw)), unreadable="instance.unreadable")
         self._live.on_change(self._sort)
-        self._unfinished: dict[str, dict[str, Instance]] = {}
-        self._at_work: Counter[str] = Counter()
+        self._unfinished: dict[str, Unfinished] = {}
         self._task_of: dict[str, str] = {}
         self._last_starts_ms: dict[str, int] = {}
         self._followers: dict[str, set[str]] = {}
@@ -72,13 +71,13 @@ class Instances:
         """Yield all instances as last seen."""
         return (record for _, record in self._live.items())
 
-    def unfinished(self, task: str) -> list[Instance]:
-        """Return a task's instances that have not ended, as last seen. The cost does not grow with those that have."""
-        return list(self._unfinished.get(task, {}).values())
+    def unfinished(self, task: str) -> Unfinished:
+        """Return a task's instances that have not ended, as last seen. They go on changing."""
+        return self._unfinished.get(task) or Unfinished()
 
     def is_at_work(self, task: str) -> bool:
         """Return whether an instance of the task is at work, or was when it was last seen."""
-        return self._at_work[task] > 0
+        return bool(self.unfinished(task).at_work)
 
     def task_of(self, instance_id: str) -> str:
         """Return the task of an instance that has not ended. Empty if there is none."""
@@ -86,7 +85,7 @@ class Instances:
 
     def all_unfinished(self) -> Iterator[Instance]:
         """Yield the instances that have not ended, of all tasks, as last seen."""
-        return (record for of_task in self._unfinished.values() for record in of_task.values())
+        return (record for of_task in self._unfinished.values() for record in of_task)
 
     def followers(self, instance_id: str) -> list[Instance]:
         """Return the instances that wait for the end of this one, as last seen."""
@@ -204,7 +203,7 @@ class Instances:
     def _sort(self, instance_id: str) -> None:
         """Keep the unfinished instances of each task apart. A removed id may be another task's later."""
         if (task := self._task_of.pop(instance_id, None)) is not None:
-            self._at_work[task] -= is_at_work(self._unfinished[task].pop(instance_id))
+            self._unfinished[task].drop(instance_id)
         if followed := self._followed_by.pop(instance_id, ""):
             self._followers[followed].discard(instance_id)
             if not self._followers[followed]:
@@ -218,8 +217,7 @@ class Instances:
         self._last_starts_ms[record.task] = max(self.last_start_ms(record.task), record.started_ms)
         if record.state not in FINAL:
             self._task_of[instance_id] = record.task
-            self._unfinished.setdefault(record.task, {})[instance_id] = record
-            self._at_work[record.task] += is_at_work(record)
+            self._unfinished.setdefault(record.task, Unfinished()).put(record)
 
 
 def _kept(record: Instance) -> Instance:

@@ -7,10 +7,11 @@ has the whole places of its part. The rest goes round: the next place is for who
 """
 
 import math
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from actors.batch.rules.record import FINAL, Instance
+from actors.batch.rules.record import Instance
+from actors.batch.rules.unfinished import Row
 
 SAVED_MS = 100
 """How much of the rate is saved for late looks."""
@@ -46,41 +47,39 @@ class TenantTurns:
         return made
 
 
-def admit(instances: Iterable[Instance], most: int, turns: TenantTurns | None = None) -> Iterator[str]:
-    """Yield the ids of the instances of one task that may begin now, in their order. `most`: how many may be at work
-    at a time. `0`: no limit. `turns`: what has begun before. Paused ones neither begin nor hold a place, so they block
-    nobody. After a resume there may be more than `most` for a while."""
-    waiting: list[Instance] = []
-    at_work: Counter[str] = Counter()
-    for each in instances:
-        if each.state == "pending":
-            if not each.is_paused and not each.is_cancelling:
-                waiting.append(each)
-        elif each.state not in FINAL and not each.is_paused:
-            at_work[each.tenant] += 1
-    places = len(waiting) if most <= 0 else min(len(waiting), most - at_work.total())
+def admit(
+    rows: Mapping[Row, Sequence[tuple[int, str]]],
+    at_work: Iterable[Instance],
+    most: int,
+    turns: TenantTurns | None = None,
+) -> Iterator[str]:
+    """Yield the ids of the instances of one task that may begin now, in their order. `rows`: those that wait
+    (`Unfinished`). `most`: how many may be at work at a time. `0`: no limit. `turns`: what has begun before. Paused
+    ones hold no place, so they block nobody. After a resume there may be more than `most` for a while. What it costs
+    does not grow with those that wait behind."""
+    begun = Counter(each.tenant for each in at_work if not each.is_paused)
+    waiting = sum(map(len, rows.values()))
+    places = waiting if most <= 0 else min(waiting, most - begun.total())
     if places <= 0:
         return
-    rows: defaultdict[tuple[int, int, str], list[Instance]] = defaultdict(list)
-    for each in sorted(waiting, key=lambda each: (each.created_ms, each.instance_id), reverse=True):
-        rows[-each.priority, each.weight, each.tenant].append(each)
     weights = {tenant: weight for _, weight, tenant in sorted(rows)}
-    shared, total = places + sum(at_work[tenant] for tenant in weights), sum(weights.values())
+    shared, total = places + sum(begun[tenant] for tenant in weights), sum(weights.values())
     whole = {tenant: shared * weight // total for tenant, weight in weights.items()}
     turns = turns.copy() if turns else TenantTurns()
+    heads = dict.fromkeys(rows, 0)
 
-    def turn(row: tuple[int, int, str]) -> tuple[int, bool, float, int, str]:
+    def turn(row: Row) -> tuple[int, bool, float, tuple[int, str]]:
         urgency, _, tenant = row
-        oldest = rows[row][-1]
-        return urgency, at_work[tenant] >= whole[tenant], turns.of(tenant), oldest.created_ms, oldest.instance_id
+        return urgency, begun[tenant] >= whole[tenant], turns.of(tenant), rows[row][heads[row]]
 
     for _ in range(places):
-        row = min(rows, key=turn)
-        at_work[row[2]] += 1
+        row = min(heads, key=turn)
+        begun[row[2]] += 1
         turns.take(row[2], row[1])
-        yield rows[row].pop().instance_id
-        if not rows[row]:
-            del rows[row]
+        yield rows[row][heads[row]][1]
+        heads[row] += 1
+        if heads[row] == len(rows[row]):
+            del heads[row]
 
 
 def starts(rate: float, last_ms: int, now_ms: int) -> tuple[int, int]:

@@ -178,11 +178,6 @@ def may_begin(instance: Instance, now_ms: int) -> bool:
     return instance.due_ms <= now_ms and not is_held(instance)
 
 
-def look_at_ms(instance: Instance, now_ms: int) -> int:
-    """Return when to look again at an instance that waits, if nothing is heard before."""
-    return instance.due_ms if instance.due_ms > now_ms and not is_held(instance) else now_ms + HELD_LOOK_MS
-
-
 def tries_at_ms(instance: Instance, now_ms: int) -> list[int]:
     """Return the moments to come at which a step or a chunk of an instance runs again."""
     moments = (instance.step_not_before_ms, *(each.not_before_ms for each in instance.open))

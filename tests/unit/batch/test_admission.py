@@ -1,8 +1,7 @@
 """Which instances may begin: within the limits, and at the rate."""
 
 from collections import Counter
-from collections.abc import Callable
-from itertools import islice
+from collections.abc import Callable, Iterable
 from random import Random
 from typing import Any
 
@@ -12,8 +11,21 @@ from hypothesis import strategies as st
 
 from actors.batch.rules.admission import AHEAD_S, SAVED_MS, TenantTurns, admit, part_of, starts, window
 from actors.batch.rules.record import Instance
+from actors.batch.rules.unfinished import Unfinished
 
 RATES = st.floats(0.05, 500)
+
+
+def sorted_of(instances: Iterable[Instance]) -> Unfinished:
+    unfinished = Unfinished()
+    for each in instances:
+        unfinished.put(each)
+    return unfinished
+
+
+def admitted(instances: Iterable[Instance], most: int, turns: TenantTurns | None = None) -> list[str]:
+    unfinished = sorted_of(instances)
+    return list(admit(unfinished.rows, unfinished.at_work.values(), most, turns))
 
 
 def begun_at(rate: float, looks_ms: list[int]) -> list[int]:
@@ -60,7 +72,7 @@ def test_the_limit_holds_and_the_urgent_go_first(most: int, asked: list[tuple[st
         )
         for at, (tenant, priority, is_at_work) in enumerate(asked)
     ]
-    begun = list(admit(instances, most))
+    begun = admitted(instances, most)
     at_work = sum(each.state == "running" for each in instances)
     waiting = [each for each in instances if each.state == "pending"]
     assert len(begun) == (len(waiting) if not most else min(len(waiting), max(0, most - at_work)))
@@ -107,7 +119,7 @@ def begun_by(weights: dict[str, int], most: int, count: int, ended: Callable[[li
             waiting_of(f"w{place}", 0, tenant=name, weight=weights[name], state="running")
             for place, name in enumerate(at_work)
         ]
-        for each in islice(admit([*there, *running], most, turns), 1):
+        for each in admitted([*there, *running], most, turns)[:1]:
             name = each.rstrip("0123456789")
             turns.take(name, weights[name])
             at_work.append(name)
@@ -159,7 +171,7 @@ def test_among_equals_who_has_less_at_work_for_its_weight_comes_first() -> None:
     of_a = [waiting_of(f"a{at}", at, tenant="a") for at in range(4)]
     of_b = [waiting_of(f"b{at}", 9 + at, tenant="b", weight=2) for at in range(4)]
     paused = waiting_of("p", 0, tenant="p", state="running", is_paused=True)
-    assert list(admit([*of_b, paused, *of_a], 7)) == ["a0", "b0", "b1", "a1", "b2", "b3", "a2"]
+    assert admitted([*of_b, paused, *of_a], 7) == ["a0", "b0", "b1", "a1", "b2", "b3", "a2"]
 
 
 def test_who_begins_next_costs_the_same_whoever_waits_behind(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,5 +183,5 @@ def test_who_begins_next_costs_the_same_whoever_waits_behind(monkeypatch: pytest
 
     monkeypatch.setattr(TenantTurns, "take", counted)
     waiting = [waiting_of(f"b{at}", at, tenant=f"t{at}") for at in range(1_000)]
-    assert next(iter(admit(waiting, 0))) == "b0"
+    assert next(admit(sorted_of(waiting).rows, [], 0)) == "b0"
     assert taken == ["t0"]

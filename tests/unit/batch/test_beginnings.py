@@ -9,7 +9,8 @@ from msgspec.structs import replace
 
 from actors.batch.rules import moves
 from actors.batch.rules.obstacles import begins
-from actors.batch.rules.record import FINAL, HELD_LOOK_MS, Instance, State, look_at_ms
+from actors.batch.rules.record import FINAL, Instance, State
+from actors.batch.rules.unfinished import Unfinished
 from streams.messages.batch import AfterState, Counts
 
 NOW_MS = 1_000_000
@@ -100,16 +101,16 @@ def test_what_was_freed_or_has_ended_is_held_by_nothing_later(
 
 
 @pytest.mark.parametrize(
-    ("record", "in_ms"),
+    ("record", "due_ms"),
     [
-        (Instance(instance_id="b1", task="t", created_ms=0, due_ms=NOW_MS + 7), 7),
-        (Instance(instance_id="b1", task="t", created_ms=0), HELD_LOOK_MS),
-        (HELD, HELD_LOOK_MS),
-        (replace(HELD, due_ms=NOW_MS + 86_400_000), HELD_LOOK_MS),
-        (replace(HELD, due_ms=NOW_MS + 7, freed_ms=5), 7),
+        (Instance(instance_id="b1", task="t", created_ms=0, due_ms=NOW_MS + 7), NOW_MS + 7),
+        (Instance(instance_id="b1", task="t", created_ms=0), None),
+        (HELD, None),
+        (replace(HELD, due_ms=NOW_MS + 86_400_000), None),
+        (replace(HELD, due_ms=NOW_MS + 7, freed_ms=5), NOW_MS + 7),
     ],
 )
-def test_what_waits_for_another_is_looked_at_now_and_then_also_if_it_is_due_much_later(
-    record: Instance, in_ms: int
-) -> None:
-    assert look_at_ms(record, NOW_MS) == NOW_MS + in_ms
+def test_what_waits_for_its_time_alone_is_looked_at_then(record: Instance, due_ms: int | None) -> None:
+    unfinished = Unfinished()
+    unfinished.put(record)
+    assert unfinished.come_due(NOW_MS) == due_ms
