@@ -21,7 +21,7 @@ from streams.errors import MalformedMessage, OutcomeUnknown, StreamError, unknow
 from streams.link.connection import Connection
 from streams.messages.fetch import decode_dead_letter
 from streams.messages.jobs import NO_MARK, JobRecord, Past
-from streams.reads.log import LogEntry, delete_entry, extent_of, last_entry, read_log, still_there
+from streams.reads.log import LogEntry, delete_entries, extent_of, last_entry, read_log, still_there
 from streams.subjects import token_of
 
 PAGE = 256
@@ -109,9 +109,9 @@ class JobReplay:
         for (seq, job), answer in zip(jobs, answers, strict=True):
             replayed[seq] = await self._judge(seq, job, answer)
         with unknown_once(lambda: True, self._stream):
-            for again in replayed.values():
-                if again.is_done:
-                    await delete_entry(self._connection, self._stream, again.seq)
+            await delete_entries(
+                self._connection, self._stream, [again.seq for again in replayed.values() if again.is_done]
+            )
         return [replayed[entry.seq] for entry in entries]
 
     async def _judge(self, seq: int, job: JobRecord, answer: Stored | Clash | StreamError) -> ReplayedJob:

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Mapping
 
+from actors.runtime.pieces import in_pieces
 from streams.link.connection import Connection
 from streams.reads.log import Extent, extent_of, subjects_of
 
@@ -33,7 +34,7 @@ class DeadCounts:
                 counts["", ""] = extent.messages
             else:
                 found = await subjects_of(self._connection, stream, namespace.pattern("dead", ">"))
-                for subject, count in found.items():
+                async for subject, count in in_pieces(found.items()):
                     *_, engine, name, dead_id = subject.split(".")
                     if not self._is_left_out(engine, dead_id):
                         counts[engine, name] += count

@@ -13,10 +13,10 @@ from actors.jobs.dead_letters import ENGINE, job_of
 from penstock.admin.records import Records
 from penstock.errors import UsageError
 from penstock.times import time_text
-from streams.errors import MalformedMessage, MalformedSubject, OutcomeUnknown
+from streams.errors import MalformedMessage, MalformedSubject
 from streams.messages.fetch import DeadLetter, Order, dead_payload, decode_dead_letter, decode_orders
 from streams.messages.jobs import JobRecord
-from streams.reads.log import LogEntry, delete_entry, entry_at, extent_of, read_log
+from streams.reads.log import LogEntry, delete_entries, entry_at, extent_of, read_log
 
 __all__ = [
     "DeadLetterEntry",
@@ -232,11 +232,6 @@ def _letter(entry: LogEntry) -> DeadLetterEntry:
         return DeadLetterEntry(*entry, None, str(error))
 
 
-async def drop(records: Records, seq: int) -> bool:
-    """Remove a dead letter for good. False if it was gone before."""
-    try:
-        return await delete_entry(records.connection, records.namespace.stream("DEAD"), seq)
-    except OutcomeUnknown:
-        if await dead_letter_at(records, seq) is not None:
-            raise
-        return True
+async def drop(records: Records, *seqs: int) -> int:
+    """Remove dead letters for good. Return how many were there."""
+    return await delete_entries(records.connection, records.namespace.stream("DEAD"), seqs)

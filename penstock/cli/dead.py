@@ -269,10 +269,10 @@ async def _drop(
         from penstock.admin.records import Records
 
         records = Records(session)
-        call.if_stopped(lambda: f"{dropped} or one more dropped, the other letters are as they were")
+        call.if_stopped(lambda: f"{dropped} or a few more dropped, the other letters are as they were")
         with progress("dropping") as advance:
-            async for letter, share in _chosen(records, seqs, which):
-                dropped += await drop(records, letter.seq)
+            async for letters, share in _grouped(_chosen(records, seqs, which), MOST_AT_ONCE):
+                dropped += await drop(records, *(each.seq for each in letters))
                 advance(share)
     call.out.say(f"{dropped} dropped")
     call.out.result({"dropped": dropped})

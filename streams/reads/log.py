@@ -4,10 +4,12 @@ Direct gets request the next messages from a sequence on. So nothing stays behin
 anywhere, and its memory is one page. Messages stored during the reading are read too, deleted ones are left out.
 """
 
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import NamedTuple, Protocol, TypeVar
+
+import anyio
 
 from streams.errors import OutcomeUnknown, StreamError
 from streams.link.connection import Connection
@@ -21,6 +23,8 @@ PAGE_BYTES = 2 * 1024 * 1024
 """Bytes of one answer, and at most one message more: over a slow link it arrives long before TIMEOUT_S."""
 TIMEOUT_S = 15.0
 COUNTS_AT_ONCE = 64
+AT_ONCE = 32
+"""Requests about one message each that are on their way at a time."""
 FROM_THE_FIRST: Mapping[str, object] = MappingProxyType({"seq": 1})
 
 
@@ -43,6 +47,8 @@ class _Numbered(Protocol):
 
 
 E = TypeVar("E", bound=_Numbered)
+T = TypeVar("T")
+R = TypeVar("R")
 
 
 class Extent(NamedTuple):
@@ -139,7 +145,9 @@ async def entry_at(connection: Connection, stream: str, seq: int) -> LogEntry | 
 async def still_there(connection: Connection, stream: str, entries: Iterable[E]) -> list[E]:
     """Return those of these messages that the stream's leader still has. A page that was read shows what was removed
     since, and what a replica had that was behind. Raises as `entry_at`."""
-    return [each for each in entries if await entry_at(connection, stream, each.seq) is not None]
+    all_ = list(entries)
+    found = await _for_each(all_, lambda each: entry_at(connection, stream, each.seq))
+    return [each for each, there in zip(all_, found, strict=True) if there is not None]
 
 
 async def last_entry(connection: Connection, stream: str, subject: str, *, timeout_s: float = 5.0) -> LogEntry | None:
@@ -168,6 +176,43 @@ async def delete_entry(connection: Connection, stream: str, seq: int, *, erase: 
     if answer is None and is_repeated:
         raise OutcomeUnknown("it is gone, and an earlier try may have removed it", subject=f"{request} {seq}")
     return answer is not None
+
+
+async def delete_entries(connection: Connection, stream: str, seqs: Iterable[int]) -> int:
+    """Remove messages for good, some at a time. Return how many were there. One of which it is not known is looked
+    for."""
+
+    async def delete(seq: int) -> bool:
+        try:
+            return await delete_entry(connection, stream, seq)
+        except OutcomeUnknown:
+            if await entry_at(connection, stream, seq) is not None:
+                raise
+            return True
+
+    return sum(await _for_each(list(seqs), delete))
+
+
+async def _for_each(things: Sequence[T], call: Callable[[T], Awaitable[R]]) -> list[R]:
+    """Call for each of the things, some at a time. Return the results in order. Raises the first error."""
+    results, errors = dict[int, R](), list[StreamError]()
+    left = iter(enumerate(things))
+
+    async def work() -> None:
+        for at, thing in left:
+            try:
+                results[at] = await call(thing)
+            except StreamError as error:
+                errors.append(error)
+            if errors:
+                return
+
+    async with anyio.create_task_group() as tasks:
+        for _ in range(min(AT_ONCE, len(things))):
+            tasks.start_soon(work)
+    if errors:
+        raise errors[0]
+    return [results[at] for at in range(len(things))]
 
 
 async def purge_subject(connection: Connection, stream: str, subject: str, *, before_seq: int = 0) -> int:

@@ -9,7 +9,7 @@ from streams.errors import NO_LEADER, NoStream, OutcomeUnknown, Refused
 from streams.link.connection import Connection, connect
 from streams.publish.publisher import Outgoing, Publisher
 from streams.reads import leader_get
-from streams.reads.log import LogEntry, delete_entry, entry_at, extent_of, last_entries, purge_subject, read_log
+from streams.reads.log import LogEntry, delete_entries, delete_entry, entry_at, extent_of, last_entries, purge_subject, read_log
 from tests.support.proxy import proxy
 from tests.support.server import add_stream
 
@@ -94,6 +94,17 @@ async def test_a_removal_that_a_server_without_leader_refused_may_have_been_done
     with pytest.raises(OutcomeUnknown, match="may have removed"):
         await delete_entry(connection, stream, 1)
     assert await entry_at(connection, stream, 1) is None
+
+
+async def test_many_messages_are_removed_and_those_that_were_there_are_counted(
+    connection: Connection, publisher: Publisher
+) -> None:
+    stream = await _fill(connection, publisher, 200)
+    assert await delete_entries(connection, stream, [*range(1, 191), 5, 999]) == 190
+    assert [each.seq for each in await _read(connection, stream, "events", ">")] == [*range(191, 201)]
+    assert await delete_entries(connection, stream, []) == 0
+    with pytest.raises(NoStream):
+        await delete_entries(connection, "nothing", range(100))
 
 
 async def test_last_messages_of_many_subjects_come_by_subject(connection: Connection, publisher: Publisher) -> None:
