@@ -8,6 +8,7 @@ moment. A repeated removal finds nothing."""
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
+from itertools import islice
 from typing import TypeVar
 
 import msgspec
@@ -16,6 +17,7 @@ from msgspec.structs import replace
 from actors.jobs.rules.cron import BadRecurrence
 from actors.jobs.rules.job_rules import named_nonce
 from actors.jobs.rules.schedule_changes import (
+    MOST_BACKFILLED,
     backfilled,
     begun,
     is_known,
@@ -29,7 +31,7 @@ from actors.jobs.rules.schedule_changes import (
 from actors.jobs.rules.schedule_checks import check_schedule, check_wanted
 from actors.jobs.rules.schedule_record import Schedule, decode_schedule, names_of
 from actors.jobs.rules.schedule_targets import has_target
-from actors.jobs.rules.schedule_times import job_of
+from actors.jobs.rules.schedule_times import each_due_within, have_same_times, job_of
 from actors.jobs.rules.schedule_views import (
     MOST_NEXT,
     ScheduleChanged,
@@ -39,6 +41,7 @@ from actors.jobs.rules.schedule_views import (
     Triggered,
     view_of,
 )
+from actors.runtime.pieces import in_pieces
 from actors.runtime.rules.setting_values import nearest
 from streams.buckets.bucket import Bucket
 from streams.buckets.entries import Entry
@@ -208,12 +211,18 @@ class ScheduleDesk:
         """Have a job added for each due time of the half-open range, which has passed. Without `to_ms` it ends now."""
         now_ms = self._clock.now_ms()
         end_ms = now_ms if to_ms is None else to_ms
-        return await self._move(
-            topic,
-            name,
-            lambda record: backfilled(record, from_ms, end_ms, now_ms=now_ms),
-            _mark("backfill", nonce, (from_ms, to_ms)),
-        )
+        entry = await self._records.get(_key(topic, name))
+        seen = None if entry is None else _read(entry)
+        found = list[int]()
+        if isinstance(seen, Schedule):
+            dues = islice(each_due_within(seen, from_ms - 1, end_ms), MOST_BACKFILLED + 1)
+            found = [due_ms async for due_ms in in_pieces(dues)]
+
+        def move(record: Schedule) -> Schedule:
+            is_same = isinstance(seen, Schedule) and have_same_times(seen, record)
+            return backfilled(record, from_ms, end_ms, now_ms=now_ms, dues=found if is_same else None)
+
+        return await self._move(topic, name, move, _mark("backfill", nonce, (from_ms, to_ms)))
 
     async def remove(self, topic: str, name: str, *, nonce: str = "") -> ScheduleRemoved:
         """Have the leading node remove it, and its jobs that are not due yet. A record that cannot be followed is

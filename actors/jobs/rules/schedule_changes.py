@@ -1,6 +1,6 @@
 """What people change about a schedule. Pure."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from msgspec.structs import replace
 
@@ -145,8 +145,11 @@ def _free_moment(record: Schedule, now_ms: int) -> int:
     return moment_ms
 
 
-def backfilled(record: Schedule, from_ms: int, to_ms: int, *, now_ms: int) -> Schedule:
-    """Return the record of which all occurrences in the half-open range are added. Raises BadRecurrence."""
+def backfilled(
+    record: Schedule, from_ms: int, to_ms: int, *, now_ms: int, dues: Sequence[int] | None = None
+) -> Schedule:
+    """Return the record of which all occurrences in the half-open range are added. `dues`: the first of them, one more
+    than may be, if the caller knows them: to find them takes a while. Raises BadRecurrence."""
     if record.at_ms or record.fixed_delay_ms:
         raise BadRecurrence("backfill", "", "needs the times of a cron line or of every", "trigger it")
     if record.backfill:
@@ -154,7 +157,8 @@ def backfilled(record: Schedule, from_ms: int, to_ms: int, *, now_ms: int) -> Sc
         raise BadRecurrence("backfill", until, "is not finished", "wait for it, or replace the definition")
     if to_ms > now_ms:
         raise BadRecurrence("to_ms", to_ms, "lies ahead", "use a moment up to now; the schedule adds what is due later")
-    dues = dues_within(record, from_ms - 1, to_ms, MOST_BACKFILLED + 1)
+    if dues is None:
+        dues = dues_within(record, from_ms - 1, to_ms, MOST_BACKFILLED + 1)
     if not dues:
         raise BadRecurrence("from_ms", from_ms, "has no occurrence", "use another range")
     if len(dues) > MOST_BACKFILLED:

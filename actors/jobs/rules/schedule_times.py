@@ -6,7 +6,9 @@ itself is due a little later, by a time that follows from its name: every node t
 """
 
 import hashlib
+from collections.abc import Iterator
 from datetime import UTC, datetime
+from itertools import islice
 
 from msgspec import Raw, json
 from msgspec.structs import replace
@@ -50,11 +52,24 @@ def next_dues(record: Schedule, after_ms: int, most: int, until_ms: int = LATEST
     return found
 
 
-def dues_within(record: Schedule, after_ms: int, before_ms: int, most: int) -> list[int]:
-    """Return the first moments after the one and before the other, at most `most`, also those before the start."""
+def each_due_within(record: Schedule, after_ms: int, before_ms: int) -> Iterator[int]:
+    """Yield the moments after the one and before the other, also those before the start."""
     start_ms = record.start_ms % record.every_ms if record.every_ms else 0
-    dues = next_dues(replace(record, start_ms=start_ms), after_ms, most, before_ms)
-    return [due_ms for due_ms in dues if due_ms < before_ms]
+    record = replace(record, start_ms=start_ms)
+    due_ms = next_due(record, after_ms)
+    while due_ms is not None and due_ms < before_ms:
+        yield due_ms
+        due_ms = None if record.fixed_delay_ms else next_due(record, due_ms)
+
+
+def dues_within(record: Schedule, after_ms: int, before_ms: int, most: int) -> list[int]:
+    """Return the first of these, at most `most`."""
+    return list(islice(each_due_within(record, after_ms, before_ms), most))
+
+
+def have_same_times(one: Schedule, other: Schedule) -> bool:
+    """Return whether both are due at the same moments."""
+    return all(getattr(one, name) == getattr(other, name) for name in ("cron", "tz", "every_ms", "start_ms"))
 
 
 def latest_due(record: Schedule, after_ms: int, until_ms: int) -> int | None:

@@ -19,6 +19,7 @@ from actors.jobs.scheduler import KnownJob
 from streams.clock import SYSTEM, now_ms
 from streams.messages.jobs import NewJob
 from tests.support.jobs import open_jobs
+from tests.support.loop_turns import longest_turn_ms
 from tests.support.moments import a_moment
 from tests.support.schedule_ground import FAR, HOUR, KEY, Ground, is_added, running
 
@@ -112,6 +113,14 @@ async def test_a_backfill_runs_each_time_of_the_range_again_or_for_the_first_tim
     assert ([run.due_ms for run in record.runs if run.kind], record.backfill) == (dues, None)
     with pytest.raises(BadRecurrence, match="lies ahead"):
         await ground.schedules.backfill("mail", "nightly", dues[0], now_ms() + HOUR)
+
+
+async def test_the_times_of_a_long_backfill_are_found_while_others_have_their_turns(ground: Ground) -> None:
+    await ground.schedules.add("mail", "often", Schedule(cron="* * * * *"))
+    async with longest_turn_ms() as longest_ms:
+        with pytest.raises(BadRecurrence, match="more than 10000 occurrences"):
+            await ground.schedules.backfill("mail", "often", now_ms() - 300 * HOUR)
+        assert longest_ms() < 50
 
 
 async def test_a_backfill_leaves_alone_what_still_runs_though_its_record_does_not_tell(ground: Ground) -> None:

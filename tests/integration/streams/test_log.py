@@ -9,7 +9,16 @@ from streams.errors import NO_LEADER, NoStream, OutcomeUnknown, Refused
 from streams.link.connection import Connection, connect
 from streams.publish.publisher import Outgoing, Publisher
 from streams.reads import leader_get
-from streams.reads.log import LogEntry, delete_entries, delete_entry, entry_at, extent_of, last_entries, purge_subject, read_log
+from streams.reads.log import (
+    LogEntry,
+    delete_entries,
+    delete_entry,
+    entry_at,
+    extent_of,
+    last_entries,
+    purge_subject,
+    read_log,
+)
 from tests.support.proxy import proxy
 from tests.support.server import add_stream
 
