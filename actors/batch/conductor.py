@@ -21,7 +21,6 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from itertools import islice
 
-import anyio
 from anyio.abc import TaskStatus
 
 from actors.batch.instances import Instances, UnknownInstance
@@ -49,6 +48,7 @@ from actors.batch.versions import is_too_new
 from actors.runtime.actor import FATAL
 from actors.runtime.logs import fields
 from actors.runtime.membership import Members
+from actors.runtime.pieces import in_pieces
 from actors.runtime.tending import AGAIN_MS, Failures, Tending, tended_by
 from streams.buckets.bucket import Bucket
 from streams.buckets.files import Files
@@ -69,6 +69,8 @@ LOOK_MS = 1_000
 AT_ONCE = 32
 WAITING_OF = "*"
 """Prefix of a task: all of its waiting instances, as one thing to look at. No id begins so."""
+ALL = "**"
+"""All instances, as one thing to look at: each of them is looked at soon."""
 COUNTED = 256
 """Results that one change of the record counts."""
 BEGUN = 256
@@ -160,10 +162,13 @@ class Conductor:
             self._tending.put(f"{WAITING_OF}{task}", due_ms)
 
     def _look_at_all(self) -> None:
-        for record in self._instances.known():
-            self.look_soon(record.instance_id)
+        self._tending.put(ALL)
 
     async def _look(self, key: str) -> int | None:
+        if key == ALL:
+            async for record in in_pieces(self._instances.known()):
+                self.look_soon(record.instance_id)
+            return None
         if key.startswith(WAITING_OF):
             return await self._admit(key.removeprefix(WAITING_OF))
         return await self._tend(key) if self._tends(key) else None
@@ -245,9 +250,7 @@ class Conductor:
 
     async def _free_held(self, name: str, now_ms: int) -> None:
         """Let go on, or fail, those of a task's instances whose predecessors are over."""
-        for number, held in enumerate(list(self._instances.unfinished(name).held.values()), 1):
-            if number % COUNTED == 0:
-                await anyio.lowlevel.checkpoint()
+        async for held in in_pieces(list(self._instances.unfinished(name).held.values())):
             before = self._instances.seen(held.after)
             if before is not None and before.created_ms == held.after_created_ms and before.state not in FINAL:
                 continue

@@ -31,6 +31,7 @@ from actors.batch.rules.refusals import BatchRefused
 from actors.batch.rules.unfinished import Unfinished
 from actors.batch.tasks import TaskLimits, TaskRecord, Tasks
 from actors.batch.views import Beat, View, check_most, find_file, read_place, result_file
+from actors.runtime.pieces import in_pieces
 from actors.runtime.rules.bounds import read_bound
 from actors.runtime.rules.pages import PAGE_BYTES, page_of
 from actors.runtime.rules.setting_values import BadSetting, nearest
@@ -155,17 +156,14 @@ class BatchDesk:
         """Return a page of instances, the newest first, and the place of the last one if there are more. `after`: such
         a place. `most_bytes`: of the page as JSON, which has one instance at least."""
         check_most(most, MOST_SHOWN)
-        at_ms, at_id = read_place(after)
-
-        def is_wanted(record: Instance) -> bool:
-            is_behind = not after or (-record.created_ms, record.instance_id) > (-at_ms, at_id)
+        found = list[View]()
+        async for record in in_pieces(self._instances.behind(read_place(after))):
             is_asked = (not task or record.task == task) and (not state or shown_state(record) == state)
-            return is_behind and is_asked and tenant in (None, record.tenant)
-
-        found = sorted(
-            filter(is_wanted, self._instances.known()), key=lambda record: (-record.created_ms, record.instance_id)
-        )
-        return page_of(filter(is_shown, map(self._view, found)), most, most_bytes, lambda view: view.place)
+            if is_asked and tenant in (None, record.tenant) and is_shown(view := self._view(record)):
+                found.append(view)
+                if len(found) > most:
+                    break
+        return page_of(found, most, most_bytes, lambda view: view.place)
 
     async def _change(
         self, verb: str, instance_id: str, meant: Meant, move: Callable[[Instance], Instance]

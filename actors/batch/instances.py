@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from actors.batch.rules import moves
 from actors.batch.rules.meant import called_before, note_of
+from actors.batch.rules.newest import LATEST, Newest
 from actors.batch.rules.record import FINAL, Instance, is_held
 from actors.batch.rules.unfinished import Unfinished
 from actors.runtime.live import Live
@@ -61,6 +62,7 @@ class Instances:
         self._bucket = bucket
         self._live = Live(bucket, lambda entry: _kept(decode_instance(entry.raw)), unreadable="instance.unreadable")
         self._live.on_change(self._sort)
+        self._newest = Newest()
         self._unfinished: dict[str, Unfinished] = {}
         self._task_of: dict[str, str] = {}
         self._last_starts_ms: dict[str, int] = {}
@@ -70,6 +72,11 @@ class Instances:
     def known(self) -> Iterator[Instance]:
         """Yield all instances as last seen."""
         return (record for _, record in self._live.items())
+
+    def behind(self, place: tuple[int, str] = LATEST) -> Iterator[Instance]:
+        """Yield the instances behind a place, the newest first, as last seen. They may change meanwhile."""
+        seen = map(self.seen, self._newest.behind(place))
+        return (record for record in seen if record is not None)
 
     def unfinished(self, task: str) -> Unfinished:
         """Return a task's instances that have not ended, as last seen. They go on changing."""
@@ -210,7 +217,9 @@ class Instances:
                 del self._followers[followed]
         record = self._live.get(instance_id)
         if record is None:
+            self._newest.drop(instance_id)
             return
+        self._newest.put(instance_id, record.created_ms)
         if is_held(record):
             self._followed_by[instance_id] = record.after
             self._followers.setdefault(record.after, set()).add(instance_id)

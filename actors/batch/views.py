@@ -7,6 +7,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Struct
 
+from actors.batch.rules.newest import LATEST
 from actors.batch.rules.record import FINAL, Moment
 from actors.batch.rules.refusals import BatchRefused
 from streams.buckets.files import FileInfo, Files
@@ -87,11 +88,11 @@ class View(Struct, frozen=True, kw_only=True):
 
 
 def read_place(place: str) -> tuple[int, str]:
-    """Return the moment and the id of a place. Raises BatchRefused for a text that is none."""
+    """Return the moment and the id of a place, or the one before all. Raises BatchRefused for a text that is none."""
     created, _, instance_id = place.partition(".")
     if place and not (created.isascii() and created.isdecimal() and len(created) < 17 and instance_id):
         raise BatchRefused(f"after {place[:80]!a}: no place in a list; use the one that the last page gave")
-    return int(created or 0), instance_id
+    return (int(created), instance_id) if place else LATEST
 
 
 class ItemShown(Struct, frozen=True, omit_defaults=True):

@@ -21,6 +21,7 @@ from actors.runtime.actor import FATAL, ticks, until_stopped
 from actors.runtime.dead_counts import DeadCounts
 from actors.runtime.logs import fields
 from actors.runtime.measures import Backlog
+from actors.runtime.pieces import in_pieces
 from penstock.node.config import ROLES
 from penstock.node.jobs.topic_figures import TopicFigures
 from penstock.node.node import Node
@@ -98,17 +99,17 @@ class WaitingCount:
                 for topic, since_ms in memory.topics.since_ms.items()
             },
             dead={key: float(count) for key, count in (await memory.dead.look()).items()},
-            **_of_batches(self._instances, now_ms),
+            **await _of_batches(self._instances, now_ms),
             sinks={(name.removeprefix(_SINK),): count for name, count in orders.items() if name.startswith(_SINK)},
             nodes={(role,): count for role, count in nodes.items()},
         )
 
 
-def _of_batches(instances: Instances, now_ms: int) -> dict[str, _Numbers]:
+async def _of_batches(instances: Instances, now_ms: int) -> dict[str, _Numbers]:
     """Return the figures of all batches that are not over."""
     batches, items = Counter[tuple[str, ...]](), Counter[tuple[str, ...]]()
     step_s: _Numbers = {}
-    for one in instances.all_unfinished():
+    async for one in in_pieces(list(instances.all_unfinished())):
         batches[one.task, shown_state(one)] += 1
         items[one.task,] += max(0, (known_items(one) or 0) - one.counts.ended)
         if one.state in ("splitting", "reducing"):
