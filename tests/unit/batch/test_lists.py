@@ -12,7 +12,7 @@ from streams.clock import SYSTEM
 from streams.files import Files
 from tests.support.loop_turns import longest_turn_ms
 
-COUNT = 20_000
+COUNT = 50_000
 NONE = cast(Bucket[bytes], None)
 
 
@@ -48,5 +48,6 @@ async def test_a_page_of_a_long_list_costs_what_is_in_it_and_a_search_leaves_the
     assert instances.read < 30
     async with longest_turn_ms() as longest_ms:
         [failed], place = await desk.all(state="failed")
-        assert (failed.instance_id, place, longest_ms() < 25) == ("i7", "", True)
+        assert longest_ms() < 15
+    assert (failed.instance_id, place) == ("i7", "")
     assert instances.read > COUNT

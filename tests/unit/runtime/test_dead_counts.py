@@ -28,6 +28,6 @@ async def test_a_hundred_thousand_dead_letters_are_counted_in_pieces(monkeypatch
     monkeypatch.setattr(dead_counts, "extent_of", extent_of)
     monkeypatch.setattr(dead_counts, "subjects_of", subjects_of)
     async with longest_turn_ms() as longest_ms:
-        counts = await DeadCounts(cast(Connection, Known)).look()
-        assert longest_ms() < 25
+        counts = await DeadCounts(cast(Connection, Known), is_left_out=lambda engine, _id: engine == "fetch").look()
+        assert longest_ms() < 15
     assert sum(counts.values()) == MOST_LISTED
