@@ -11,17 +11,18 @@ import anyio
 async def longest_turn_ms() -> AsyncIterator[Callable[[], float]]:
     """Give a function that returns the longest turn of the loop in the block so far, in milliseconds of the thread's
     own processor time. So a busy machine makes no turn longer."""
-    longest_s = 0.0
+    longest_s, since_s = 0.0, time.thread_time()
+
+    def so_far_ms() -> float:
+        return 1000 * max(longest_s, time.thread_time() - since_s)
 
     async def turn() -> None:
-        nonlocal longest_s
-        since_s = time.thread_time()
+        nonlocal longest_s, since_s
         while True:
+            longest_s, since_s = so_far_ms() / 1000, time.thread_time()
             await anyio.lowlevel.checkpoint()
-            now_s = time.thread_time()
-            longest_s, since_s = max(longest_s, now_s - since_s), now_s
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(turn)
-        yield lambda: longest_s * 1000
+        yield so_far_ms
         tasks.cancel_scope.cancel()
