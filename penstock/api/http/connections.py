@@ -60,7 +60,7 @@ class BoundedConnection(HttpToolsProtocol):
         self.is_shut = False
         self._is_in_head = False
         self._is_fresh = False
-        self._is_reading = False
+        self._is_lingering = self._is_reading = not self._is_counted and self.census.linger()
         self._is_upload = False
         self._step_bytes = 0
         self._head_bytes = 0
@@ -77,6 +77,9 @@ class BoundedConnection(HttpToolsProtocol):
         if self._is_counted:
             self._is_counted = False
             self.census.leave(self._address)
+        if self._is_lingering:
+            self._is_lingering = False
+            self.census.end_linger()
         super().connection_lost(exc)
 
     # ---- reading

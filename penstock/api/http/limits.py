@@ -31,6 +31,8 @@ WRITE_S = 30.0
 IDLE_S = 60
 MOST_CONNECTIONS = 4_096
 MOST_PER_ADDRESS = 2_048
+MOST_LINGERING = 256
+"""Connections above these that a node still listens to for a moment, so that their clients read the refusal."""
 MOST_PIPELINED = 16
 MOST_BODY_BYTES = 64 << 20
 """Bytes of all bodies that the gateway is reading."""
@@ -186,6 +188,7 @@ class Census:
         self.most = most
         self.most_per_address = most_per_address
         self.count = 0
+        self.lingering = 0
         self._of: Counter[str] = Counter()
 
     def enter(self, address: str) -> bool:
@@ -199,6 +202,16 @@ class Census:
     def leave(self, address: str) -> None:
         self.count -= 1
         _less(self._of, address)
+
+    def linger(self) -> bool:
+        """Count a connection that was refused, if there is room for it too."""
+        if self.lingering >= MOST_LINGERING:
+            return False
+        self.lingering += 1
+        return True
+
+    def end_linger(self) -> None:
+        self.lingering -= 1
 
 
 def _less(counts: Counter[str], name: str) -> None:

@@ -1,6 +1,7 @@
 """What no client may do to the gateway: by raw bytes on a socket, as an attacker would."""
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 
@@ -245,7 +246,12 @@ async def test_beyond_the_most_connections_the_next_one_is_refused_and_the_other
         for each in held:
             await each.send(GET + b"\r\n")
             assert (await each.answer()).startswith(b"HTTP/1.1 200 ")
-        refused = await exchange(gateway.port, b"")
+        loop = asyncio.get_running_loop()
+        with socket.create_connection(("127.0.0.1", gateway.port)) as one_more:
+            one_more.setblocking(False)
+            refused = await loop.sock_recv(one_more, 65_536)
+            for part in (GET, b"\r\n"):  # whose request was on its way sees no reset in place of the answer
+                await loop.sock_sendall(one_more, part)
         assert refused.startswith(b"HTTP/1.1 503 ")
         assert b"retry-after: 5" in refused
         await held[7].send(GET + b"\r\n")

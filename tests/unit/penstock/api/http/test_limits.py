@@ -10,6 +10,7 @@ from penstock.api.http.limits import (
     AT_ONCE,
     AT_ONCE_PER_TOKEN,
     LOOKS,
+    MOST_LINGERING,
     PARTS,
     POLLS_PER_TOKEN,
     Census,
@@ -112,6 +113,9 @@ def test_connections_are_counted_in_all_and_by_address() -> None:
     census.leave("a")
     assert census.enter("c")
     assert census.count == 3
+    assert [census.linger() for _ in range(MOST_LINGERING + 1)] == [True] * MOST_LINGERING + [False]
+    census.end_linger()
+    assert census.linger()
 
 
 def _is_refused(load: Load, kind: Kind) -> bool:
