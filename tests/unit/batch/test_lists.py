@@ -7,9 +7,9 @@ from actors.batch.instances import Instances
 from actors.batch.items import BatchItems
 from actors.batch.rules.record import Instance
 from actors.batch.tasks import Tasks
-from streams.bucket import Bucket
+from streams.buckets.bucket import Bucket
+from streams.buckets.files import Files
 from streams.clock import SYSTEM
-from streams.files import Files
 from tests.support.loop_turns import longest_turn_ms
 
 COUNT = 50_000

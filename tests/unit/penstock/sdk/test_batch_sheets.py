@@ -11,8 +11,8 @@ from actors.batch.executor.contexts import ReduceContext
 from actors.batch.items import BatchItems
 from actors.batch.rules.record import Instance, Seal
 from penstock.sdk.batch_sheets import reduce_to_sheet
-from streams.batch_messages import Chunk, ChunkResult
-from streams.files import Files
+from streams.buckets.files import Files
+from streams.messages.batch import Chunk, ChunkResult
 from tests.support.loop_turns import longest_turn_ms
 
 CHUNKS, IN_CHUNK, COLUMNS = 41, 25, 1_000
