@@ -255,7 +255,7 @@ async def test_a_trigger_that_is_repeated_adds_no_second_job(ground: Ground) -> 
 @pytest.mark.parametrize("act", ["add", "pause", "resume", "remove", "backfill"])
 async def test_a_late_repeat_of_a_change_changes_nothing(ground: Ground, act: str) -> None:
     """Something else was asked for meanwhile, and done."""
-    desk, other = ground.schedules, replace(FAR, cron="0 0 2 1 *")
+    desk, other, from_ms = ground.schedules, replace(FAR, cron="0 0 2 1 *"), now_ms() - 800 * 24 * HOUR
 
     async def change() -> object:
         match act:
@@ -267,7 +267,7 @@ async def test_a_late_repeat_of_a_change_changes_nothing(ground: Ground, act: st
                 return await desk.resume("mail", "nightly", nonce="mine")
             case "remove":
                 return await desk.remove("mail", "nightly", nonce="mine")
-        return await desk.backfill("mail", "nightly", now_ms() - 800 * 24 * HOUR, nonce="mine")
+        return await desk.backfill("mail", "nightly", from_ms, nonce="mine")
 
     async with running(ground.actor()):
         if act != "add":
