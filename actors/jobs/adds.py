@@ -234,10 +234,7 @@ class JobAdds:
                     why = "another try of this add was refused, or taken back, meanwhile"
                     return OutcomeUnknown(why, subject=job.id)
                 if first_seq or is_known:
-                    is_same = not (found and found.known and had_another_body(found.known, job.nonce))
-                    if has_replaced := policy == "replace":
-                        await self._remove_ready(job, first_seq or (found.seq if found else 0))
-                    return Stored(job.id, token_of(job.id), "done", 0, 0, is_same=is_same, has_replaced=has_replaced)
+                    return await self._ended_before(job, policy, found, first_seq)
                 if not is_new:
                     return OutcomeUnknown("the server was started anew since it was tried first", subject=job.id)
                 is_back = found is not None and await self._reads.is_over(found)
@@ -270,6 +267,13 @@ class JobAdds:
             await self._remove_ready(job, found.seq)
         is_same = _is_same(job, found) is not False
         return _kept(job, found)._replace(is_new=True, is_same=is_same, has_replaced=has_replaced)
+
+    async def _ended_before(self, job: JobRecord, policy: OnSame, found: Found | None, first_seq: int) -> Stored:
+        """Return the answer to a repeat of the add whose job has ended."""
+        is_same = not (found and found.known and had_another_body(found.known, job.nonce))
+        if has_replaced := policy == "replace":
+            await self._remove_ready(job, first_seq or (found.seq if found else 0))
+        return Stored(job.id, token_of(job.id), "done", 0, 0, is_same=is_same, has_replaced=has_replaced)
 
     async def _remove_ready(self, job: JobRecord, before_seq: int) -> None:
         """Remove what the earlier try of an add that took a job's place left to be handed out, if it died over that."""

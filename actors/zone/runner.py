@@ -324,11 +324,9 @@ class ZoneRunner:
             return f"shards have left the zone in epoch {shards.epoch}"
         wait_s = LOOK_S
         if run.names != owned:
-            try:
+            with suppress(*PASSING):  # the next look asks again
                 if self._runnable(shards, await self._offsets.of_job(self.handler.job)) != run.names:
                     return f"shards have come to the zone in epoch {shards.epoch}"
-            except PASSING:
-                pass
             wait_s = POLL_S
         if shards is self._routing.current():
             await self._wait_for_change(wait_s)

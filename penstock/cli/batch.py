@@ -35,6 +35,7 @@ Items = Annotated[
 Rows = Annotated[
     list[int] | None, typer.Option("--row", metavar="N", help="Only this row of the sheet; may be repeated.")
 ]
+Params = Annotated[list[str] | None, typer.Option("--param", metavar="K=V", help="For the task's code; text.")]
 Status = Annotated[Wanted, typer.Option(help="Only those that ended so.")]
 
 TEXTS = ("slot_key", "when_full", "zone", "region_key")
@@ -86,9 +87,7 @@ async def _submit(
     call: CommandCall,
     file: Annotated[str, typer.Argument(metavar="[FILE]", help="xlsx, csv, jsonl or parquet.")] = "",
     task: Annotated[str, typer.Option("--task", metavar="KEY", help="Which task is to run.")] = "",
-    param: Annotated[
-        list[str] | None, typer.Option("--param", metavar="K=V", help="For the task's code; text.")
-    ] = None,
+    param: Params = None,
     input_: Annotated[str, typer.Option("--input", metavar="JSON", help="In place of a file, or as its params.")] = "",
     sheet: Annotated[str, typer.Option(metavar="NAME", help="Of a workbook; else its first.")] = "",
     encoding: Annotated[str, typer.Option(metavar="NAME", help="Of a csv; else UTF-8 or GB 18030.")] = "",

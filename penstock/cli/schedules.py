@@ -29,6 +29,19 @@ if TYPE_CHECKING:
 __all__ = ["add_to"]
 
 Which = Annotated[str, typer.Argument(metavar="TOPIC/NAME", help="The schedule.")]
+Source = Annotated[str, typer.Option(metavar="PLATFORM/SOURCE", help='Have it look again; BODY as {"last": "2h"}.')]
+ExpiresIn = Annotated[
+    str, typer.Option("--expires-in", "--expires", metavar="SPAN", help="Give one up that was not begun so long after.")
+]
+OnMisfire = Annotated[
+    Misfire, typer.Option(help="Of what was missed while no node was there: nothing, the latest, or all of it.")
+]
+OnOverlap = Annotated[
+    Overlap,
+    typer.Option(
+        help="While the one before is not finished: leave it out, run it, have one wait, or delete the one before."
+    ),
+]
 
 
 def add_to(app: typer.Typer) -> None:
@@ -70,27 +83,15 @@ async def _add(
     initial_delay: Annotated[str, typer.Option(metavar="SPAN", help="None is due before so much from now.")] = "",
     jitter: Annotated[str, typer.Option(metavar="SPAN", help="Each is due up to so much later.")] = "",
     batch: Annotated[str, typer.Option(metavar="TASK", help='Submit a batch each time; BODY as {"input": …}.')] = "",
-    source: Annotated[
-        str, typer.Option(metavar="PLATFORM/SOURCE", help='Have it look again; BODY as {"last": "2h"}.')
-    ] = "",
+    source: Source = "",
     data_time: Annotated[str, typer.Option(metavar="FIELD", help="Field of the body that tells each its time.")] = "",
     ttr: Annotated[str, typer.Option(metavar="SPAN", help="Time to run; else the topic's.")] = "",
     attempts: Annotated[int | None, typer.Option(min=1, help="At most; else the topic's.")] = None,
     priority: Annotated[Priority, typer.Option(help="Within the topic.")] = "normal",
-    expires: Annotated[
-        str,
-        typer.Option("--expires-in", "--expires", metavar="SPAN", help="Give one up that was not begun so long after."),
-    ] = "",
-    misfire: Annotated[
-        Misfire, typer.Option(help="Of what was missed while no node was there: nothing, the latest, or all of it.")
-    ] = "once",
+    expires: ExpiresIn = "",
+    misfire: OnMisfire = "once",
     most_missed: Annotated[int | None, typer.Option(min=1, help="Of all that was missed, only so many latest.")] = None,
-    overlap: Annotated[
-        Overlap,
-        typer.Option(
-            help="While the one before is not finished: leave it out, run it, have one wait, or delete the one before."
-        ),
-    ] = "skip",
+    overlap: OnOverlap = "skip",
     replace: Annotated[bool, typer.Option("--replace", help="Put it in the place of another definition.")] = False,
 ) -> None:
     """Add a schedule. The same again changes nothing.

@@ -25,6 +25,7 @@ import inspect
 import sys
 import typing
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from typing import Any, TypedDict, TypeVar, Unpack, get_args
 from urllib.parse import urlsplit
 
@@ -237,12 +238,10 @@ def _checked_place(task: str, place: str) -> str:
         if all(TOKEN.fullmatch(token) for token in place[5:].split(".")):
             return place
     elif place.startswith(("http://", "https://")):
-        try:
+        with suppress(ValueError):  # no URL, or no port
             parsed = urlsplit(place)
             if parsed.hostname and parsed.username is None and not parsed.fragment and parsed.port != 0:
                 return f"http:{place}"
-        except ValueError:
-            pass
     shown = place.partition("?")[0].rpartition("@")[2][:80]
     raise UsageError(
         f"task {task!r}: {shown!a}: say http://HOST/PATH, https://HOST/PATH without a user, or nats:SUBJECT"

@@ -115,32 +115,24 @@ def flow(
     def register(cls: ClassT) -> ClassT:
         _check_key(key, cls, zone=zone, each_zone=each_zone)
         try:
-            shortest, longest = every if isinstance(every, tuple) else (every, every)
-            limits = checked_limits(
-                {
-                    "every_ms": span_ms("every", shortest),
-                    "longest_ms": span_ms("every", longest),
-                    "lead_ms": default_lead_ms(span_ms("every", shortest)) if lead is None else span_ms("lead", lead),
-                    "groups": dict(groups or {}),
-                    "most_in_flight": most_in_flight,
-                    "load_timeout_ms": span_ms("load_timeout", load_timeout),
-                    "zone": zone,
-                    "region_key": region_key,
-                },
-                FlowLimits(),
-            )
-            _check_numbers(rate=rate, loads=loads, limits=limits)
-            code, ttr_ms, row_slots = _code(key, cls, limits, rate, loads), span_ms("ttr", ttr), _row_slots(slots)
+            others = {
+                "groups": dict(groups or {}),
+                "most_in_flight": most_in_flight,
+                "load_timeout_ms": span_ms("load_timeout", load_timeout),
+                "zone": zone,
+                "region_key": region_key,
+            }
+            limits = checked_limits({**_rounds(every, lead), **others}, FlowLimits())
+            code = _code(key, cls, limits, rate, loads)
+            calls = _RowCalls(concurrency, most, attempts, span_ms("ttr", ttr), _row_slots(slots))
 
             def made(name: str, scope: ShardScope | None) -> FlowCode:
-                rows = _rows_handler(_Rows(key, scope), name, cls, code.user, concurrency, most, attempts, ttr_ms)
-                rows = msgspec.structs.replace(rows, slots=row_slots)
+                rows = _rows_handler(_Rows(key, scope), name, code.user, calls)
                 return FlowCode(code.handler(attempts, name, scope), rows, cls.__module__)
 
-            registered = made(key, None)
+            _flows[key] = made(key, None)._replace(in_zone=made if each_zone else None), cls
         except (BadFlow, BadSetting, ValueError) as error:
             raise UsageError(f"flow {key}: {error}") from error
-        _flows[key] = registered._replace(in_zone=made if each_zone else None), cls
         return cls
 
     if callable(key):
@@ -160,6 +152,14 @@ def _check_key(key: str, cls: type, *, zone: str, each_zone: bool) -> None:
             f"flow {key!r}: in each zone it has no `zone` of its own, and a key of 1 to {LONGEST_IN_ZONES} of"
             " A-Z a-z 0-9 - and single _ inside"
         )
+
+
+def _rounds(every: Every, lead: Duration | None) -> dict[str, int]:
+    """Return when rounds come, as the fields of FlowLimits. Raises BadSetting, ValueError."""
+    shortest, longest = every if isinstance(every, tuple) else (every, every)
+    every_ms = span_ms("every", shortest)
+    lead_ms = default_lead_ms(every_ms) if lead is None else span_ms("lead", lead)
+    return {"every_ms": every_ms, "longest_ms": span_ms("every", longest), "lead_ms": lead_ms}
 
 
 def _row_slots(slots: Slots | None) -> Slots | None:
@@ -210,6 +210,7 @@ class _Code(NamedTuple):
 
 
 def _code(key: str, cls: object, limits: FlowLimits, rate: float, loads: int) -> _Code:
+    _check_numbers(rate=rate, loads=loads, limits=limits)
     if not isinstance(cls, type):
         hint = "write a class with `split`, `load` and `execute`; see help(penstock.flow)"
         raise UsageError(f"flow {key}: {getattr(cls, '__qualname__', cls)} is no class; {hint}")
@@ -276,9 +277,17 @@ class _KeptThreads:
 # ---- rows
 
 
-def _rows_handler(
-    rows: _Rows, flow: str, cls: type, user: Any, concurrency: int, most: int, attempts: int, ttr_ms: int
-) -> Handler:
+class _RowCalls(NamedTuple):
+    """How rows are executed, as `flow` takes it."""
+
+    concurrency: int
+    most: int
+    attempts: int
+    ttr_ms: int
+    slots: Slots | None
+
+
+def _rows_handler(rows: _Rows, flow: str, user: Any, calls: _RowCalls) -> Handler:
     many = getattr(user, "execute_many", None)
     function = user.execute if many is None else many
     _check_takes(flow, function, function.__name__, 2)
@@ -291,13 +300,14 @@ def _rows_handler(
         take = rows.async_many(function) if is_async else rows.plain_many(function)
     handler = Handler(
         topic=rows_topic(flow),
-        name=f"{cls.__qualname__}.{function.__name__}",
+        name=f"{type(user).__qualname__}.{function.__name__}",
         take=take,
         is_async=is_async,
-        concurrency=concurrency,
-        most=1 if many is None else most,
-        ttr_ms=ttr_ms,
-        attempts=attempts,
+        concurrency=calls.concurrency,
+        most=1 if many is None else calls.most,
+        ttr_ms=calls.ttr_ms,
+        attempts=calls.attempts,
+        slots=calls.slots,
     )
     checked = {name: getattr(handler, name) for name in ("concurrency", "most", "ttr_ms", "attempts")}
     for field in msgspec.structs.fields(Handler):

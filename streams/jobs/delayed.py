@@ -21,6 +21,7 @@ import asyncio
 import logging
 import re
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 import anyio
@@ -196,10 +197,9 @@ class DelayedJobs:
             for at, name in enumerate(names):
                 self._connection.client.send(publish_frame(asked + name.decode(), f"{prefix}{number}.{at}", b"", b""))
             if names:
-                async with asyncio.timeout(READ_S):
-                    await reading.ended
-        except TimeoutError:
-            pass
+                with suppress(TimeoutError):  # the caller gets the names without an answer
+                    async with asyncio.timeout(READ_S):
+                        await reading.ended
         finally:
             del self._reads[number]
         if reading.is_nobody_there:

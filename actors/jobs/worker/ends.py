@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 
 import anyio
 from msgspec.structs import replace
@@ -118,11 +119,9 @@ class Ends:
 
     def _sure_record(self, delivery: Delivery, now_s: float) -> JobRecord | None:
         """Return the job. `None`: it may be another node's by now, or is no job, and is left alone."""
-        try:
-            if not delivery.is_settled and self._hold.is_sure(now_s):
+        if not delivery.is_settled and self._hold.is_sure(now_s):
+            with suppress(MalformedMessage):
                 return decode_job(delivery.payload)
-        except MalformedMessage:
-            pass
         delivery.forget()
         return None
 

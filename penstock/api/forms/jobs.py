@@ -8,6 +8,7 @@ original protocol has its own shapes, in http/queue_protocol.py.
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import datetime
 from typing import Annotated, Any, Literal, TypedDict, TypeVar
 
@@ -245,10 +246,8 @@ def read_jobs(payload: bytes) -> tuple[list[NewJob | NotAdded], bool]:
     check_text(payload)
     if payload.lstrip(_BLANKS)[:1] != b"[":
         return [read_ask(payload, NewJob)], True
-    try:
+    with suppress(msgspec.MsgspecError, RecursionError):  # then each is read alone, and answered for itself
         return list(_checked(_jobs.decode(payload))), False
-    except (msgspec.MsgspecError, RecursionError):
-        pass  # which of them, is told one by one
     try:
         items = _checked(_items.decode(payload))
     except (msgspec.MsgspecError, RecursionError) as error:

@@ -10,6 +10,7 @@ import shutil
 import zipfile
 import zlib
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -33,13 +34,11 @@ _MARKED = rb"<\g<p>c\g<facts> t='str'>\g<f><\g<p>v>" + NO_VALUE.encode() + rb"</
 def odd_cells_as_text(path: Path) -> BinaryIO | None:
     """Return a copy of a workbook with its odd cells as text. None: it has none, or is damaged, which its reader
     tells."""
-    try:
+    with suppress(zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError, ValueError):
         with zipfile.ZipFile(path) as packed:
             sheets = [entry for entry in packed.infolist() if entry.filename.startswith("xl/worksheets/")]
             if any(_has_odd_cell(packed, sheet) for sheet in sheets):
                 return _rewritten(packed)
-    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError, ValueError):
-        pass
     return None
 
 
