@@ -109,17 +109,7 @@ async def run() -> Result:
         await anyio.sleep(QUIET_S)
         kills_ms = now_ms()
         idle.append(_idle_s())
-        killed, born, starts_s = dict[int, int](), dict[int, int](), list[float]()
-        for number in range(KILLS):
-            began_ms = now_ms()
-            if BURN_S:
-                killed[-number - 1] = began_ms
-                _burn()
-            else:
-                starts_s.append(await _replace(bench, bench.nodes[number % 3], killed))
-                pids[bench.nodes[number % 3].pid] = f"{bench.nodes[number % 3].name} (start {number // 3 + 2})"
-                born[bench.nodes[number % 3].pid] = now_ms()
-            await anyio.sleep(max(0.0, EACH_S - (now_ms() - began_ms) / 1000))
+        killed, born, starts_s = await _kill(bench, pids)
         end_ms = now_ms()
         idle.append(_idle_s())
         await anyio.sleep(SETTLE_S)
@@ -151,9 +141,9 @@ async def run() -> Result:
             "late": len(late),
             "late_after_s": _after(late, sorted(killed.values())),
             "cores_idle": [
-                round((after - before) * 1000 / span_ms, 2)
-                for before, after, span_ms in zip(
-                    idle, idle[1:], (kills_ms - quiet_ms, end_ms - kills_ms), strict=False
+                round((later_s - sooner_s) * 1000 / span_ms, 2)
+                for (sooner_s, later_s), span_ms in zip(
+                    pairwise(idle), (kills_ms - quiet_ms, end_ms - kills_ms), strict=True
                 )
             ],
             **_cores(looks, kills_ms, end_ms, sorted(killed.values())),
@@ -169,6 +159,23 @@ async def run() -> Result:
             "each_doubled": doubled[:MOST_TOLD],
         },
     )
+
+
+async def _kill(bench: Bench, pids: dict[int, str]) -> tuple[dict[int, int], dict[int, int], list[float]]:
+    """Kill a node each `EACH_S`, and start it again. Return when each process was killed, and when each was born, by
+    its number, and how long each start took. `pids` gets the names of those that are started."""
+    killed, born, starts_s = dict[int, int](), dict[int, int](), list[float]()
+    for number in range(KILLS):
+        began_ms, node = now_ms(), bench.nodes[number % 3]
+        if BURN_S:
+            killed[-number - 1] = began_ms
+            _burn()
+        else:
+            starts_s.append(await _replace(bench, node, killed))
+            pids[node.pid] = f"{node.name} (start {number // 3 + 2})"
+            born[node.pid] = now_ms()
+        await anyio.sleep(max(0.0, EACH_S - (now_ms() - began_ms) / 1000))
+    return killed, born, starts_s
 
 
 def _burn() -> None:
