@@ -42,7 +42,7 @@ they are named."""
 
 SET_MS = 50
 
-Tell = Callable[[Judged], None]
+AssertWhole = Callable[[Judged], None]
 
 
 def _ahead_ms() -> int:
@@ -57,8 +57,8 @@ def form(request: pytest.FixtureRequest) -> Form:
 
 
 @pytest.fixture
-def tell() -> Tell:
-    """Take a verdict into the report, and have the test fail if it is not whole. Callers judge what is early by the
+def assert_whole() -> AssertWhole:
+    """Take a verdict into the report, and have the test fail if it is not whole. Verdicts say what is early by the
     machine's clock: if that was set meanwhile, the failure says so."""
     ahead_ms = _ahead_ms()
 

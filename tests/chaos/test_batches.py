@@ -7,7 +7,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from tests.chaos.conftest import Tell
+from tests.chaos.conftest import AssertWhole
 from tests.support.batches_chaos import BatchWorld, open_batch_world
 from tests.support.batches_chaos_app import ONCE, SPREAD, STREAMED
 from tests.support.chaos import Form, kill_again_and_again
@@ -47,7 +47,9 @@ async def die(world: BatchWorld, node: ChaosNode, plan: tuple[str, ...], chance:
 
 
 @pytest.mark.timeout(1800)
-async def test_killed_conductors_and_executors_lose_and_double_no_item(tmp_path: Path, form: Form, tell: Tell) -> None:
+async def test_killed_conductors_and_executors_lose_and_double_no_item(
+    tmp_path: Path, form: Form, assert_whole: AssertWhole
+) -> None:
     planned = plans(form)
     async with open_batch_world(tmp_path) as world:
         are_killed = anyio.Event()
@@ -76,14 +78,14 @@ async def test_killed_conductors_and_executors_lose_and_double_no_item(tmp_path:
             are_killed.set()
         verdict = await world.verdict("batches", form, within_s=form.pick(60, 600))
         assert world.crashes, verdict.line()
-        tell(verdict)
+        assert_whole(verdict)
 
 
 @pytest.mark.timeout(1800)
-async def test_a_killed_server_costs_no_item(tmp_path: Path, form: Form, tell: Tell) -> None:
+async def test_a_killed_server_costs_no_item(tmp_path: Path, form: Form, assert_whole: AssertWhole) -> None:
     async with open_batch_world(tmp_path) as world:
         nodes = await world.begin(form)
         await kill_again_and_again(world, form)
         verdict = await world.verdict("batches and the server", form, within_s=form.pick(60, 600))
         assert all(node.is_running for node in nodes)
-        tell(verdict)
+        assert_whole(verdict)

@@ -5,14 +5,14 @@ from pathlib import Path
 import anyio
 import pytest
 
-from tests.chaos.conftest import Tell
+from tests.chaos.conftest import AssertWhole
 from tests.support.batches_chaos import open_batch_cluster
 from tests.support.chaos import Form
 from tests.support.processes import wait_until_ready
 
 
 @pytest.mark.timeout(1800)
-async def test_a_killed_server_of_three_costs_no_item(tmp_path: Path, form: Form, tell: Tell) -> None:
+async def test_a_killed_server_of_three_costs_no_item(tmp_path: Path, form: Form, assert_whole: AssertWhole) -> None:
     chance = form.chance("cluster")
     async with open_batch_cluster(tmp_path) as (world, servers):
         nodes = await world.begin(form)
@@ -26,4 +26,4 @@ async def test_a_killed_server_of_three_costs_no_item(tmp_path: Path, form: Form
             await wait_until_ready(server.url)
         verdict = await world.verdict("batches and a cluster", form, within_s=form.pick(60, 600))
         assert all(node.is_running for node in nodes)
-        tell(verdict)
+        assert_whole(verdict)

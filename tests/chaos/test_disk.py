@@ -6,7 +6,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from tests.chaos.conftest import Tell
+from tests.chaos.conftest import AssertWhole
 from tests.support.chaos import Form, World, eventually, open_world
 from tests.support.disks import fill, small_disk
 
@@ -37,7 +37,9 @@ async def goes_on(world: World) -> bool:
 
 
 @pytest.mark.timeout(1800)
-async def test_full_disk_loses_nothing_that_was_taken(tmp_path: Path, form: Form, tell: Tell, small_disk: Path) -> None:
+async def test_full_disk_loses_nothing_that_was_taken(
+    tmp_path: Path, form: Form, assert_whole: AssertWhole, small_disk: Path
+) -> None:
     async with open_world(tmp_path, store=small_disk / "server") as world:
         nodes = [await world.node(name) for name in ("n1", "n2")]
         for node in nodes:
@@ -56,5 +58,5 @@ async def test_full_disk_loses_nothing_that_was_taken(tmp_path: Path, form: Form
                 restarts += 1
         verdict = await world.verdict("disk full", form)
         world.facts["restarts"] = restarts
-        tell(verdict)
+        assert_whole(verdict)
         assert all(node.is_running for node in nodes)

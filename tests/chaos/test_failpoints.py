@@ -7,7 +7,7 @@ import anyio
 import pytest
 
 from actors.fetch.sources import SourceKey
-from tests.chaos.conftest import Tell
+from tests.chaos.conftest import AssertWhole
 from tests.support.chaos import Form, World, open_world
 from tests.support.chaos_nodes import ChaosNode
 from tests.support.letters import dead_letters
@@ -110,7 +110,9 @@ async def buried(world: World) -> Counter[bytes]:
 
 
 @pytest.mark.timeout(1800)
-async def test_killed_at_every_point_nothing_is_lost_or_doubled(tmp_path: Path, form: Form, tell: Tell) -> None:
+async def test_killed_at_every_point_nothing_is_lost_or_doubled(
+    tmp_path: Path, form: Form, assert_whole: AssertWhole
+) -> None:
     async with open_world(tmp_path) as world:
         killing = Killing(world, form)
         await world.node("steady", "--roles", "allocator,fetcher,monitor")
@@ -126,5 +128,5 @@ async def test_killed_at_every_point_nothing_is_lost_or_doubled(tmp_path: Path, 
         world.facts |= {"crashes": dict(killing.crashes), "garbage": killing.garbage, "shops": len(world.shops)}
         verdict = await world.verdict("failpoints", form)
         letters = await buried(world)
-        tell(verdict)
+        assert_whole(verdict)
         assert sum(letters.values()) == len(letters) == killing.garbage

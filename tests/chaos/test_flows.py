@@ -20,7 +20,7 @@ from penstock.sdk.client_schedules import Schedules
 from streams.clock import monotonic_s, now_ms
 from streams.link.connection import Connection, connect
 from streams.messages.rates import LIFE_S, SECOND_S
-from tests.chaos.conftest import Tell
+from tests.chaos.conftest import AssertWhole
 from tests.support.chaos import Form
 from tests.support.command import Running
 from tests.support.flow_bank import Bank, between, each_second, fullest
@@ -156,7 +156,7 @@ async def attack(server: Reachable, connection: Connection, folder: Path, form: 
 
 
 async def test_the_rate_falls_while_an_executor_is_cut_off_and_is_back_when_it_heals(
-    server: Reachable, connection: Connection, tmp_path: Path, form: Form, tell: Tell
+    server: Reachable, connection: Connection, tmp_path: Path, form: Form, assert_whole: AssertWhole
 ) -> None:
     async with attack(server, connection, tmp_path, form) as town:
         async with proxy(int(server.url.rpartition(":")[2])) as link:
@@ -169,7 +169,7 @@ async def test_the_rate_falls_while_an_executor_is_cut_off_and_is_back_when_it_h
             link.heal()
             await town.steady()
             await town.measure("healed", form.pick(4, 20))
-            tell(
+            assert_whole(
                 town.verdict(
                     "an executor is cut off", least={"cut off": 0.4, "healed": BACK}, most_twice=town.rate // 2
                 )
@@ -178,7 +178,12 @@ async def test_the_rate_falls_while_an_executor_is_cut_off_and_is_back_when_it_h
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
 async def test_a_governor_that_dies_or_stands_still_leaves_the_rate_and_never_exceeds_it(
-    server: Reachable, connection: Connection, tmp_path: Path, form: Form, tell: Tell, how: signal.Signals
+    server: Reachable,
+    connection: Connection,
+    tmp_path: Path,
+    form: Form,
+    assert_whole: AssertWhole,
+    how: signal.Signals,
 ) -> None:
     async with attack(server, connection, tmp_path, form) as town:
         await town.start("n1", "n2", "n3")
@@ -195,11 +200,11 @@ async def test_a_governor_that_dies_or_stands_still_leaves_the_rate_and_never_ex
             await town.steady()
             await town.measure("it is back", form.pick(4, 15))
         least = dict.fromkeys(("without it", "it is back") if how is signal.SIGSTOP else ("without it",), BACK)
-        tell(town.verdict(f"the governor: {how.name}", least=least, most_twice=town.rate))
+        assert_whole(town.verdict(f"the governor: {how.name}", least=least, most_twice=town.rate))
 
 
 async def test_nodes_whose_clocks_are_wrong_keep_the_rate(
-    server: Reachable, connection: Connection, tmp_path: Path, form: Form, tell: Tell
+    server: Reachable, connection: Connection, tmp_path: Path, form: Form, assert_whole: AssertWhole
 ) -> None:
     async with attack(server, connection, tmp_path, form) as town:
         await town.start("ahead", off_ms=90_000)
@@ -212,7 +217,7 @@ async def test_nodes_whose_clocks_are_wrong_keep_the_rate(
         await town.start("right")
         await town.steady(by="right")
         await town.measure("three", form.pick(4, 20))
-        tell(town.verdict("clocks 90 s wrong", least={"two": BACK, "three": BACK}))
+        assert_whole(town.verdict("clocks 90 s wrong", least={"two": BACK, "three": BACK}))
         rounds = (await town.bank.progress()).rounds
         gaps = [later.began_ms - earlier.began_ms for earlier, later in pairwise(rounds)]
         assert max(gaps) < 3_000, gaps
@@ -226,7 +231,7 @@ async def test_nodes_whose_clocks_are_wrong_keep_the_rate(
 
 @pytest.mark.parametrize("how", ["at once", "rolling"])
 async def test_nodes_that_restart_lose_no_row(
-    server: Reachable, connection: Connection, tmp_path: Path, form: Form, tell: Tell, how: str
+    server: Reachable, connection: Connection, tmp_path: Path, form: Form, assert_whole: AssertWhole, how: str
 ) -> None:
     async with attack(server, connection, tmp_path, form) as town:
         await town.start("n1", "n2")
@@ -244,12 +249,12 @@ async def test_nodes_that_restart_lose_no_row(
                 await town.start(name)
         await town.steady(by="n1")
         await town.measure("restarted", form.pick(4, 20))
-        tell(town.verdict(f"restart {how}", least={"restarted": BACK}))
+        assert_whole(town.verdict(f"restart {how}", least={"restarted": BACK}))
 
 
 @pytest.mark.parametrize("how", ["killed", "stopped", "cut off"])
 async def test_a_server_that_leads_the_leases_costs_seconds_and_no_row(
-    tmp_path: Path, form: Form, tell: Tell, how: str
+    tmp_path: Path, form: Form, assert_whole: AssertWhole, how: str
 ) -> None:
     async with AsyncExitStack() as stack:
         enter = stack.enter_async_context
@@ -284,4 +289,4 @@ async def test_a_server_that_leads_the_leases_costs_seconds_and_no_row(
                     links.join()
                 await town.steady()
                 await town.measure("it is back", 20)
-            tell(town.verdict(f"leader of the leases: {how}", least=least, most_twice=town.rate))
+            assert_whole(town.verdict(f"leader of the leases: {how}", least=least, most_twice=town.rate))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from penstock.sdk import calls
-from tests.chaos.conftest import Tell
+from tests.chaos.conftest import AssertWhole
 from tests.support.chaos import Form
 from tests.support.history_world import open_history
 
@@ -28,14 +28,16 @@ def _asks_again_soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.timeout(9_000)
-async def test_what_is_answered_is_so(tmp_path: Path, form: Form, seconds: float, tell: Tell) -> None:
+async def test_what_is_answered_is_so(tmp_path: Path, form: Form, seconds: float, assert_whole: AssertWhole) -> None:
     async with open_history(tmp_path, form) as world:
         verdict = await world.run(seconds)
-    tell(verdict)
+    assert_whole(verdict)
 
 
 @pytest.mark.timeout(9_000)
-async def test_what_is_answered_is_so_on_three_servers(tmp_path: Path, form: Form, seconds: float, tell: Tell) -> None:
+async def test_what_is_answered_is_so_on_three_servers(
+    tmp_path: Path, form: Form, seconds: float, assert_whole: AssertWhole
+) -> None:
     async with open_history(tmp_path, form, servers=3) as world:
         verdict = await world.run(seconds)
-    tell(verdict)
+    assert_whole(verdict)

@@ -15,7 +15,7 @@ from anyio.streams.buffered import BufferedByteReceiveStream
 
 from penstock.sdk import calls
 from streams.clock import monotonic_s
-from tests.chaos.conftest import Tell
+from tests.chaos.conftest import AssertWhole
 from tests.support.chaos import Form, eventually, kill_again_and_again
 from tests.support.chaos_nodes import ChaosNode
 from tests.support.jobs_chaos import HELD, JobsWorld, Note, open_jobs_world
@@ -69,7 +69,9 @@ class Killing:
 
 
 @pytest.mark.timeout(1800)
-async def test_killed_timers_desks_and_handlers_lose_and_double_nothing(tmp_path: Path, form: Form, tell: Tell) -> None:
+async def test_killed_timers_desks_and_handlers_lose_and_double_nothing(
+    tmp_path: Path, form: Form, assert_whole: AssertWhole
+) -> None:
     """Fifty times each in the long form; in the short one nodes that are all of it, once at each point."""
     count, over_s = form.pick(300, 10_000), form.pick(6, 150)
     async with open_jobs_world(tmp_path) as world:
@@ -92,11 +94,11 @@ async def test_killed_timers_desks_and_handlers_lose_and_double_nothing(tmp_path
             world.facts["crashes"] = dict(sum((killing.crashes for killing in killings), Counter()))
             verdict = await world.verdict("jobs", form)
             holding.cancel_scope.cancel()
-        tell(verdict)
+        assert_whole(verdict)
 
 
 @pytest.mark.timeout(1800)
-async def test_a_killed_server_costs_no_job(tmp_path: Path, form: Form, tell: Tell) -> None:
+async def test_a_killed_server_costs_no_job(tmp_path: Path, form: Form, assert_whole: AssertWhole) -> None:
     count, chance = form.pick(300, 3_000), form.chance("server")
     async with open_jobs_world(tmp_path) as world:
         nodes = [world.new_node(role, role) for role in POINTS]
@@ -113,7 +115,7 @@ async def test_a_killed_server_costs_no_job(tmp_path: Path, form: Form, tell: Te
             verdict = await world.verdict("jobs and the server", form)
             holding.cancel_scope.cancel()
         assert all(node.is_running for node in nodes)
-        tell(verdict)
+        assert_whole(verdict)
 
 
 async def test_whoever_was_stopped_for_longer_than_he_may_hold_settles_nothing(tmp_path: Path) -> None:

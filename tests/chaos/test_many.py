@@ -14,7 +14,7 @@ from penstock.errors import PenstockError
 from penstock.sdk.client import Client, connect
 from penstock.sdk.client_adds import new_job
 from streams.messages.jobs import NewJob
-from tests.chaos.conftest import Tell
+from tests.chaos.conftest import AssertWhole
 from tests.support.chaos import Form, World, eventually, open_world
 
 APP = "tests.support.many_topics_app"
@@ -70,7 +70,7 @@ async def attack(world: World, form: Form, chance: random.Random) -> int:
 
 @pytest.mark.timeout(3600)
 async def test_of_many_sources_and_topics_nothing_is_lost(
-    tmp_path: Path, form: Form, tell: Tell, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, form: Form, assert_whole: AssertWhole, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     size, chance = form.pick(20, 1_000), form.chance("many")
     monkeypatch.setenv("MANY_TOPICS", str(size))
@@ -103,6 +103,6 @@ async def test_of_many_sources_and_topics_nothing_is_lost(
         world.facts |= {
             "sources": size, "topics": size, "jobs": len(accepted), "lost_jobs": len(lost), "server_kills": server_kills
         }  # fmt: skip
-        tell(await world.verdict("many", form, within_s=within_s))
+        assert_whole(await world.verdict("many", form, within_s=within_s))
         assert len(accepted) == len(jobs)
         assert not lost

@@ -6,7 +6,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from tests.chaos.conftest import Tell
+from tests.chaos.conftest import AssertWhole
 from tests.support.chaos import Form, World, eventually, open_world
 from tests.support.chaos_nodes import ChaosNode
 from tests.support.proxy import Proxy, proxy
@@ -99,7 +99,9 @@ async def has_grown(node: ChaosNode, before: dict[str, int], port: int) -> bool:
 
 
 @pytest.mark.timeout(1800)
-async def test_bad_network_loses_nothing_and_leaks_nothing(tmp_path: Path, form: Form, tell: Tell) -> None:
+async def test_bad_network_loses_nothing_and_leaks_nothing(
+    tmp_path: Path, form: Form, assert_whole: AssertWhole
+) -> None:
     async with open_world(tmp_path) as world, proxy(world.server.port) as one, proxy(world.server.port) as other:
         links = {"n1": one, "n2": other}
         nodes = [await world.node(name, url=link.url, skew_ms=0) for name, link in links.items()]
@@ -114,7 +116,7 @@ async def test_bad_network_loses_nothing_and_leaks_nothing(tmp_path: Path, form:
         verdict = await world.verdict("network", form)
         accepted = sum(link.accepted for link in links.values())
         world.facts |= {"links": accepted, "before": told(before), "after": told(await counts(nodes))}
-        tell(verdict)
+        assert_whole(verdict)
         for node in nodes:
             assert node.is_running
 

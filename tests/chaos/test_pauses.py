@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from streams.messages.fetch import SliceCompleted
-from tests.chaos.conftest import Tell
+from tests.chaos.conftest import AssertWhole
 from tests.support.chaos import Form, World, eventually, open_world
 from tests.support.chaos_nodes import ChaosNode
 
@@ -57,7 +57,9 @@ async def late_ends(world: World) -> int:
 
 
 @pytest.mark.timeout(1800)
-async def test_late_completion_of_a_stopped_fetcher_is_refused(tmp_path: Path, form: Form, tell: Tell) -> None:
+async def test_late_completion_of_a_stopped_fetcher_is_refused(
+    tmp_path: Path, form: Form, assert_whole: AssertWhole
+) -> None:
     async with open_world(tmp_path) as world:
         await world.node("sleeper")
         await world.node("worker")
@@ -68,12 +70,12 @@ async def test_late_completion_of_a_stopped_fetcher_is_refused(tmp_path: Path, f
             await stop_and_wake(world, world.nodes["sleeper"])
         verdict = await world.verdict("late completion", form, within_s=90)
         late = world.facts["late_ends"] = await late_ends(world)
-        tell(verdict)
+        assert_whole(verdict)
         assert late > 0
 
 
 @pytest.mark.timeout(1800)
-async def test_all_nodes_killed_at_once_resume_alone(tmp_path: Path, form: Form, tell: Tell) -> None:
+async def test_all_nodes_killed_at_once_resume_alone(tmp_path: Path, form: Form, assert_whole: AssertWhole) -> None:
     chance = form.chance("all nodes")
     async with open_world(tmp_path) as world:
         nodes = [await world.node(f"n{number}") for number in (1, 2, 3)]
@@ -87,4 +89,4 @@ async def test_all_nodes_killed_at_once_resume_alone(tmp_path: Path, form: Form,
                 assert await node.ended(5) == -signal.SIGKILL
             for node in nodes:
                 await node.start()
-        tell(await world.verdict("all nodes", form))
+        assert_whole(await world.verdict("all nodes", form))

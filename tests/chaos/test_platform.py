@@ -7,7 +7,7 @@ import pytest
 
 from platforms.mall.faults import PRESETS
 from streams.messages.fetch import LateOrders
-from tests.chaos.conftest import Tell
+from tests.chaos.conftest import AssertWhole
 from tests.support.chaos import Form, open_world, soon_ms
 
 HARD = {**msgspec.to_builtins(PRESETS["hard"]), "hang_s": 1.0, "expire": 0.03}
@@ -16,7 +16,9 @@ AHEAD_MS = 1_500
 
 
 @pytest.mark.timeout(1800)
-async def test_hard_platforms_and_expiring_tokens_lose_nothing(tmp_path: Path, form: Form, tell: Tell) -> None:
+async def test_hard_platforms_and_expiring_tokens_lose_nothing(
+    tmp_path: Path, form: Form, assert_whole: AssertWhole
+) -> None:
     async with open_world(tmp_path) as world:
         for name in ("n1", "n2"):
             await world.node(name)
@@ -33,11 +35,13 @@ async def test_hard_platforms_and_expiring_tokens_lose_nothing(tmp_path: Path, f
                 live_ms=live_ms,
                 tokens="offset",
             )
-        tell(await world.verdict("hard platforms", form, within_s=form.pick(240, 1_200)))
+        assert_whole(await world.verdict("hard platforms", form, within_s=form.pick(240, 1_200)))
 
 
 @pytest.mark.timeout(1800)
-async def test_platform_clocks_ten_minutes_off_leave_no_gap(tmp_path: Path, form: Form, tell: Tell) -> None:
+async def test_platform_clocks_ten_minutes_off_leave_no_gap(
+    tmp_path: Path, form: Form, assert_whole: AssertWhole
+) -> None:
     async with open_world(tmp_path) as world:
         for name in ("n1", "n2"):
             await world.node(name)
@@ -53,12 +57,12 @@ async def test_platform_clocks_ten_minutes_off_leave_no_gap(tmp_path: Path, form
                 orders=8_000,
                 until_ms=soon_ms(AHEAD_MS / 1000),
             )
-        tell(await world.verdict("platform clocks", form))
+        assert_whole(await world.verdict("platform clocks", form))
 
 
 @pytest.mark.timeout(1800)
 async def test_orders_listed_after_the_settling_are_found_by_second_looks(
-    tmp_path: Path, form: Form, tell: Tell
+    tmp_path: Path, form: Form, assert_whole: AssertWhole
 ) -> None:
     async with open_world(tmp_path) as world:
         for name in ("n1", "n2"):
@@ -76,5 +80,5 @@ async def test_orders_listed_after_the_settling_are_found_by_second_looks(
         history = await world.history()
         late = sum(event.count for event in history.events if isinstance(event, LateOrders))
         world.facts["late_orders"] = late
-        tell(verdict)
+        assert_whole(verdict)
         assert late > 0

@@ -9,7 +9,7 @@ import pytest
 from msgspec import Struct
 
 from streams.clock import monotonic_s
-from tests.chaos.conftest import Tell
+from tests.chaos.conftest import AssertWhole
 from tests.support.batch_rates_app import KINDS
 from tests.support.batches_chaos import open_batch_world
 from tests.support.chaos import Form
@@ -57,7 +57,9 @@ def judged(task: str, began_s: list[float], spans: dict[str, tuple[float, float]
 
 
 @pytest.mark.timeout(600)
-async def test_a_limit_holds_in_every_second_while_workers_join_and_die(tmp_path: Path, form: Form, tell: Tell) -> None:
+async def test_a_limit_holds_in_every_second_while_workers_join_and_die(
+    tmp_path: Path, form: Form, assert_whole: AssertWhole
+) -> None:
     limits = (10, 500, 1500) if form.is_long else (100,)
     least_share = 0.97 if form.is_long else 0.5  # the short form runs beside other tests
     tasks = [f"{kind}-{limit}" for limit in limits for kind in KINDS]
@@ -74,7 +76,7 @@ async def test_a_limit_holds_in_every_second_while_workers_join_and_die(tmp_path
             spans = await lives(nodes, steady_s=form.pick(4, 12))
             for task in group:
                 began_s = [float(line) for line in (tmp_path / f"{task}.notes").read_text().split()]
-                tell(judged(task, began_s, spans, least_share))
+                assert_whole(judged(task, began_s, spans, least_share))
                 await world.cancel(task)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from tests.chaos.conftest import Tell
+from tests.chaos.conftest import AssertWhole
 from tests.support.chaos import Form, open_world
 
 LIVE_MS = 4_000
@@ -14,7 +14,7 @@ LONG_LIVE_MS = 60_000
 
 
 @pytest.mark.timeout(1800)
-async def test_killed_and_restarted_server_costs_nothing(tmp_path: Path, form: Form, tell: Tell) -> None:
+async def test_killed_and_restarted_server_costs_nothing(tmp_path: Path, form: Form, assert_whole: AssertWhole) -> None:
     chance = form.chance("server")
     async with open_world(tmp_path) as world:
         for name in ("n1", "n2"):
@@ -35,4 +35,4 @@ async def test_killed_and_restarted_server_costs_nothing(tmp_path: Path, form: F
         verdict = await world.verdict("server", form)
         for node in world.nodes.values():
             assert node.is_running
-        tell(verdict)
+        assert_whole(verdict)

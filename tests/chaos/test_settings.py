@@ -6,7 +6,7 @@ import anyio
 import msgspec
 import pytest
 
-from tests.chaos.conftest import Tell
+from tests.chaos.conftest import AssertWhole
 from tests.support.chaos import SETTINGS, Form, World, eventually, open_world
 
 EVERY_S = 0.1
@@ -50,7 +50,7 @@ async def flap(world: World, form: Form, times: int) -> None:
 
 
 @pytest.mark.timeout(1800)
-async def test_flapping_settings_leave_no_gap(tmp_path: Path, form: Form, tell: Tell) -> None:
+async def test_flapping_settings_leave_no_gap(tmp_path: Path, form: Form, assert_whole: AssertWhole) -> None:
     async with open_world(tmp_path) as world:
         nodes = [await world.node(name) for name in ("n1", "n2")]
         times = form.pick(24, 600)
@@ -60,7 +60,7 @@ async def test_flapping_settings_leave_no_gap(tmp_path: Path, form: Form, tell: 
         verdict = await world.verdict("settings flapping", form)
         refused = [sum(1 for _ in node.lines("settings.refused")) for node in nodes]
         world.facts |= {"writes": times, "refused": refused}
-        tell(verdict)
+        assert_whole(verdict)
         assert all(node.is_running for node in nodes)
 
         async def has_converged() -> bool:

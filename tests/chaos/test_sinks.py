@@ -9,7 +9,7 @@ import anyio
 import asyncpg
 import pytest
 
-from tests.chaos.conftest import Tell
+from tests.chaos.conftest import AssertWhole
 from tests.support.chaos import Form, World, eventually, open_world
 from tests.support.chaos_history import Rows
 from tests.support.postgres import PostgresServer, postgres_server
@@ -28,7 +28,7 @@ async def outages(world: World) -> dict[str, int]:
 
 
 @pytest.mark.timeout(1800)
-async def test_locked_sqlite_file_loses_nothing(tmp_path: Path, form: Form, tell: Tell) -> None:
+async def test_locked_sqlite_file_loses_nothing(tmp_path: Path, form: Form, assert_whole: AssertWhole) -> None:
     async with open_world(tmp_path) as world:
         for name in ("n1", "n2"):
             await world.node(name)
@@ -47,12 +47,12 @@ async def test_locked_sqlite_file_loses_nothing(tmp_path: Path, form: Form, tell
             await anyio.sleep(0.5)
         verdict = await world.verdict("sqlite locked", form)
         world.facts |= await outages(world)
-        tell(verdict)
+        assert_whole(verdict)
 
 
 @pytest.mark.timeout(1800)
 async def test_stopped_postgresql_loses_nothing(
-    tmp_path: Path, form: Form, tell: Tell, postgres: PostgresServer
+    tmp_path: Path, form: Form, assert_whole: AssertWhole, postgres: PostgresServer
 ) -> None:
     async def rows() -> Rows:
         database = await asyncpg.connect(postgres.url)
@@ -77,5 +77,5 @@ async def test_stopped_postgresql_loses_nothing(
             await anyio.to_thread.run_sync(postgres.start)
         verdict = await world.verdict("postgresql stopped", form)
         world.facts |= await outages(world)
-        tell(verdict)
+        assert_whole(verdict)
         assert world.facts["failed"] > 0

@@ -5,7 +5,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from tests.chaos.conftest import Tell
+from tests.chaos.conftest import AssertWhole
 from tests.support.chaos import Form, open_world
 from tests.support.chaos_nodes import ChaosNode
 
@@ -15,7 +15,7 @@ SLOW = {"late": 0.5, "late_ms": 400}
 
 
 @pytest.mark.timeout(1800)
-async def test_sigterm_under_load_doubles_nothing(tmp_path: Path, form: Form, tell: Tell) -> None:
+async def test_sigterm_under_load_doubles_nothing(tmp_path: Path, form: Form, assert_whole: AssertWhole) -> None:
     chance, stops = form.chance("stops"), form.pick(3, 20)
     async with open_world(tmp_path) as world:
         nodes = [await world.node(name) for name in ("n1", "n2", "n3")]
@@ -34,6 +34,6 @@ async def test_sigterm_under_load_doubles_nothing(tmp_path: Path, form: Form, te
             await node.start()
         verdict = await world.verdict("sigterm", form)
         world.facts |= {"stops": stops, "longest_s": max(seconds)}
-        tell(verdict)
+        assert_whole(verdict)
         assert verdict.rereads == 0
         assert max(seconds) < DRAIN_S
