@@ -4,7 +4,7 @@ Each instance answers `$SRV.PING`, `$SRV.INFO` and `$SRV.STATS`, requested from 
 `nats micro ls`, `info` and `stats` show it. All instances listen to an endpoint's subject in the queue group `q`: one
 of them gets each request. So more nodes serve more requests, and no client has to know how many there are.
 
-Each request is answered in a task of its own, so a request that waits long delays no other. At most `Endpoint.most` of
+Each request in hand has a task, so a request that waits long delays no other. At most `Endpoint.most` of
 an endpoint and `MOST_BYTES` of all are in hand. A request beyond that gets an error (`BUSY`) at once, and is certainly
 not done. An error carries the headers `Nats-Service-Error` and `Nats-Service-Error-Code`, and the same in JSON as its
 payload, for people at `nats req`.
@@ -54,6 +54,8 @@ ANYBODY = "?"
 LIVES_AFTER_S = 0.2
 """Seconds by which the other instances answer later than the one that has the request."""
 LONGEST_QUESTION = 64
+MOST_RESTING = 64
+"""Tasks that wait for the next request. To begin one costs more than most requests need."""
 MOST_OVER = 10_000
 """Names of requests that are no longer begun: so many are remembered, the latest."""
 _LEAVE_S = 1.0
@@ -165,6 +167,7 @@ class Service:
         self._started = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
         self._bytes = 0
         self._hands: TaskGroup | None = None
+        self._resting: list[asyncio.Future[tuple[_Desk, Message] | None]] = []
         self._whose = who
         self._at_it: dict[str, anyio.CancelScope | None] = {}
         self._over: dict[str, None] = {}
@@ -189,8 +192,10 @@ class Service:
                     await stop.wait()
                     self._is_leaving = True
                     await self._hear_the_rest(sids)
+                    for rest in self._resting:
+                        rest.set_result(None)
         finally:
-            self._hands = None
+            self._hands, self._resting = None, []
             for sid in (*sids, *who):
                 self._connection.unlisten(sid)
 
@@ -300,7 +305,21 @@ class Service:
         assert self._hands is not None
         desk.in_hand += 1
         self._bytes += len(request.payload)
-        self._hands.start_soon(self._handle, desk, request)
+        taken, rest = (desk, request), self._resting.pop() if self._resting else None
+        if rest is None or rest.done():  # done: the service is being cancelled
+            self._hands.start_soon(self._work, taken)
+        else:
+            rest.set_result(taken)
+
+    async def _work(self, taken: "tuple[_Desk, Message] | None") -> None:
+        """Handle a request, and others after it."""
+        while taken is not None:
+            await self._handle(*taken)
+            taken = None
+            if len(self._resting) < MOST_RESTING and not self._is_leaving:
+                rest = asyncio.get_running_loop().create_future()
+                self._resting.append(rest)
+                taken = await rest
 
     async def _handle(self, desk: _Desk, request: Message) -> None:
         began_s = monotonic_s()

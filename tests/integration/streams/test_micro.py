@@ -1,5 +1,6 @@
 """A service on a real server: found, asked, busy, failing, stopping; and the `nats` command's view of it."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
@@ -188,6 +189,31 @@ async def test_one_that_waits_holds_up_no_other_and_beyond_the_bound_it_is_busy(
         await until(lambda: len(answers) == 3)
         assert (await connection.request(slow.subject)).payload == b"at last"
     assert [answer.payload for answer in answers] == [b"at last"] * 3
+
+
+async def test_a_task_handles_the_next_request_too_and_one_beside_it_has_its_own(connection: Connection) -> None:
+    """To begin a task is a fifth of what a desk does for an add."""
+    tasks: list[object] = []
+    gate = Gate()
+
+    async def note(_request: Message) -> bytes:
+        tasks.append(asyncio.current_task())
+        return b"noted"
+
+    noted = Endpoint("note", subject(connection, "note"), note)
+    slow = Endpoint("slow", subject(connection, "slow"), gate.answer)
+    answers: list[Message] = []
+    async with running(service(connection, noted, slow)) as stop, anyio.create_task_group() as asking:
+        for _ in range(3):
+            await connection.request(noted.subject)
+        assert len(set(tasks)) == 1
+        asking.start_soon(collected, lambda: connection.request(slow.subject, timeout_s=20), answers)
+        await until(lambda: gate.waiting == 1)
+        await connection.request(noted.subject)
+        assert len(set(tasks)) == 2
+        stop.set()  # what rests ends, what works is waited for
+        gate.open.set()
+    assert [answer.payload for answer in answers] == [b"at last"]
 
 
 async def test_the_bytes_in_hand_are_bounded(connection: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
