@@ -20,6 +20,7 @@ from actors.batch.rules.meant import ANY, Meant, verb_for
 from actors.batch.rules.obstacles import ALL_THERE, BatchWhy, NoConsumer, begins, why, why_item
 from actors.batch.rules.record import (
     FINAL,
+    SHOWN_STATES,
     Instance,
     beat_key,
     files_at,
@@ -34,7 +35,7 @@ from actors.batch.views import Beat, View, check_most, find_file, read_place, re
 from actors.runtime.pieces import in_pieces
 from actors.runtime.rules.bounds import read_bound
 from actors.runtime.rules.pages import PAGE_BYTES, page_of
-from actors.runtime.rules.setting_values import BadSetting, nearest
+from actors.runtime.rules.setting_values import BadSetting, nearest, shown
 from actors.runtime.rules.slot_keys import check_path
 from actors.runtime.transport import shown_url
 from streams.buckets.bucket import Bucket
@@ -97,12 +98,12 @@ class BatchDesk:
 
     async def show(self, instance_id: str) -> View:
         """Return an instance as it is now."""
-        record = await self._instances.get(check_token("instance", instance_id))
+        record = await self._instances.get(check_token("batch", instance_id))
         return self._view(record, await self._beat(record))
 
     async def why(self, instance_id: str, item: int | None = None, *, row: int | None = None) -> BatchWhy:
         """Return what keeps an instance from running, or one of its items, or the item of this row of its sheet."""
-        record = await self._instances.get(check_token("instance", instance_id))
+        record = await self._instances.get(check_token("batch", instance_id))
         if row is not None:
             [item] = await self.items.named(record, [] if item is None else [item], [row])
         limits = self._tasks.current(record.task).limits
@@ -156,6 +157,8 @@ class BatchDesk:
         """Return a page of instances, the newest first, and the place of the last one if there are more. `after`: such
         a place. `most_bytes`: of the page as JSON, which has one instance at least."""
         check_most(most, MOST_SHOWN)
+        if state and state not in SHOWN_STATES:
+            raise BatchRefused(f"state {state[:64]!a}: is none; {nearest(state, SHOWN_STATES)}", field="state")
         found = list[View]()
         async for record in in_pieces(self._instances.behind(read_place(after))):
             is_asked = (not task or record.task == task) and (not state or shown_state(record) == state)
@@ -169,7 +172,7 @@ class BatchDesk:
         self, verb: str, instance_id: str, meant: Meant, move: Callable[[Instance], Instance]
     ) -> Instance:
         """Apply `move` to an instance, once for all tries of a call."""
-        return await self._instances.move(check_token("instance", instance_id), meant.once(verb, move))
+        return await self._instances.move(check_token("batch", instance_id), meant.once(verb, move))
 
     async def start(self, instance_id: str, meant: Meant = ANY) -> View:
         """Let it begin now, though it waits for its time or for the end of another one. A repeat changes nothing."""
@@ -199,7 +202,7 @@ class BatchDesk:
         """Run failed or cancelled items again, or only these items, or those of these rows of the sheet, and make the
         result anew."""
         verb = verb_for("retry", items, rows)
-        before = await self._instances.get(check_token("instance", instance_id))
+        before = await self._instances.get(check_token("batch", instance_id))
         if meant.is_done(before, verb):
             return self._view(before)
         if before.state not in FINAL:
@@ -289,7 +292,7 @@ class BatchDesk:
 def _changed(record: TaskRecord, changes: Mapping[str, object]) -> TaskLimits:
     if unknown := sorted(changes.keys() - set(TaskLimits.__struct_fields__)):
         hint = nearest(unknown[0], TaskLimits.__struct_fields__)
-        raise BatchRefused(f"limits: {unknown[0][:80]!a}: is not a limit of tasks; {hint}")
+        raise BatchRefused(f"{unknown[0][:80]!a}: is not a limit of tasks; {hint}", field=unknown[0][:80])
     kept = [name for name in TaskLimits.__struct_fields__ if changes.get(name, 0) is not None]
     values = {name: getattr(record.limits, name) for name in kept}
     changed = {name: value for name, value in changes.items() if value is not None}
@@ -301,9 +304,10 @@ def _changed(record: TaskRecord, changes: Mapping[str, object]) -> TaskLimits:
         read_bound("zone", limits.zone)
         return limits
     except BadSetting as error:
-        raise BatchRefused(f"limits: {error}") from error
+        raise BatchRefused(str(error), field=error.name) from error
     except msgspec.ValidationError as error:
-        raise BatchRefused(f"limits: {error}") from error
+        said, _, name = str(error).rstrip("`").partition(" - at `$.")
+        raise BatchRefused(f"{name} {shown(changes.get(name))}: {said}", field=name) from error
 
 
 def _ahead(record: Instance, unfinished: Unfinished, now_ms: int) -> int:

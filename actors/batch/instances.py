@@ -33,7 +33,7 @@ class UnknownInstance(Exception):
     """There is no instance of this id, or it was removed after its time."""
 
     def __init__(self, instance_id: str) -> None:
-        super().__init__(f"no instance {instance_id[:80]!a}; `penstock batch list` shows those that there are")
+        super().__init__(f"no batch {instance_id[:80]!a}; `penstock batch list` shows those that there are")
 
 
 class InstanceExists(Exception):
@@ -41,7 +41,7 @@ class InstanceExists(Exception):
 
     def __init__(self, first: Instance) -> None:
         super().__init__(
-            f"instance {first.instance_id!a} exists, of task {first.task!a} with another input; choose another id"
+            f"batch {first.instance_id!a} exists, of task {first.task!a} with another input; choose another id"
         )
         self.first = first
 

@@ -88,7 +88,7 @@ class ItemPages:
         """Return a page of an instance's items with the wanted status, in their order. A page may hold fewer than
         `most`, or none, and still not be the last."""
         check_most(most, MOST_ITEMS)
-        record = await self._whole(check_token("instance", instance_id))
+        record = await self._whole(check_token("batch", instance_id))
         place = _read_cursor(cursor).of(record)
         first, skip = place.first, place.skip
         found: list[ItemShown] = []
@@ -111,7 +111,7 @@ class ItemPages:
     async def sheet(self, instance_id: str, *, status: Wanted = "all") -> SheetHead:
         """Return how the sheet of an instance that is over is written. `page` has what is in it. With a status it is a
         sheet of these items alone, to be put right and handed in again."""
-        record = await self._instances.get(check_token("instance", instance_id))
+        record = await self._instances.get(check_token("batch", instance_id))
         if record.state not in FINAL:
             reason = f"{instance_id} is {shown_state(record)}; its sheet can be made when it is over"
             raise BatchRefused(reason, code="state")

@@ -65,9 +65,9 @@ class NewBatches:
         """Make an instance. `upload`: a file to run it on, in place of one that `new` names. A repeat under the
         caller's own id is the same instance, which stays as it was made first."""
         self._admit("batches")
-        callback, input_json, encoding = self.check(new)
+        callback, input_json, encoding = self.check(new, has_file=upload is not None or bool(new.file))
         before = await self._predecessor(new)
-        chosen = check_token("instance", new.id or secrets.token_hex(8))
+        chosen = check_token("batch", new.id or secrets.token_hex(8))
         file = new.file
         if upload is not None:
             file = upload_name(chosen)
@@ -95,11 +95,14 @@ class NewBatches:
         )
         return await self._create(record)
 
-    def check(self, new: NewBatch) -> tuple[str, Raw, str]:
+    def check(self, new: NewBatch, *, has_file: bool) -> tuple[str, Raw, str]:
         """Return the callback, the input and the encoding of a submission that can be made. Nothing is stored."""
-        callback = self._checked_callback(new.callback or self._tasks.current(new.task).callback)
+        task = self._tasks.current(new.task)
+        if task.is_sheet and not has_file:
+            raise BatchRefused(f"file: the items of {new.task} are the rows of a file; give one", field="file")
+        callback = self._checked_callback(new.callback or task.callback)
         if new.id:
-            check_token("instance", new.id)
+            check_token("batch", new.id)
         if not 1 <= new.weight <= 1_000 or not -100 <= new.priority <= 100:
             raise BatchRefused(f"weight {new.weight}, priority {new.priority}: use 1 to 1000, and -100 to 100")
         input_json = _checked_input(new.input)
@@ -113,7 +116,7 @@ class NewBatches:
     async def look(self, new: NewBatch, rows: Sequence[Raw], *, shown: int = SHOWN) -> RowsSeen:
         """Return how the task's code reads these rows, of a submission that can be made. Nothing is stored, and nothing
         runs."""
-        self.check(new)
+        self.check(new, has_file=True)
         if new.file:
             raise BatchRefused("file: a look takes rows; send the file over HTTP", field="file")
         if len(rows) > MOST_LOOKED_AT or not 0 <= shown <= MOST_LOOKED_AT:

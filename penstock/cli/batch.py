@@ -112,7 +112,7 @@ async def _submit(
         bool, typer.Option("--check", help="Look at the file and make no batch; exit code 1 if rows would fail.")
     ] = False,
 ) -> None:
-    """Hand in a file, or an input alone, for a task. The same again under the same --id is one instance."""
+    """Hand in a file, or an input alone, for a task. The same again under the same --id is one batch."""
     if not task:
         raise UsageError("--task: which task is to run? `penstock batch tasks` lists them")
     _check_file(file)
@@ -166,7 +166,7 @@ async def _list(
     most: Annotated[int, typer.Option(min=1, max=1000, help="At most so many.")] = 100,
     after: Annotated[str, typer.Option(metavar="CURSOR", help="Go on where a page ended.")] = "",
 ) -> None:
-    """List instances, the newest first."""
+    """List batches, the newest first."""
     async with open_batches(call) as batches:
         views = await batches.list(task=task, state=state, tenant=tenant, most=most, after=after)
     columns = ["id", "task", "state", "items", "succeeded", "failed", "created"]
@@ -175,7 +175,9 @@ async def _list(
     if any(begins):
         columns.append("begins")
         rows = [[*row, each.removeprefix("begins ")] for row, each in zip(rows, begins, strict=True)]
-    call.out.table(columns, rows, empty="no batches; `penstock batch submit FILE` makes one")
+    is_any = not (task or state or after) and tenant is None
+    empty = "no batches; `penstock batch submit FILE` makes one" if is_any else "no such batches"
+    call.out.table(columns, rows, empty=empty)
     say_more(call.out, views, most, lambda view: view.place)
     call.out.result(views)
 
@@ -185,7 +187,7 @@ async def _show(
     id_: Id,
     watch: Annotated[bool, typer.Option("--watch", help="Follow it to its end.")] = False,
 ) -> None:
-    """Show how an instance stands."""
+    """Show how a batch stands."""
     async with open_batches(call) as batches:
         if watch:
             await _follow(call, batches, id_)
@@ -203,7 +205,7 @@ async def _items(
     most: Annotated[int, typer.Option(min=1, max=1000, help="At most so many.")] = 100,
     cursor: Annotated[str, typer.Option(metavar="CURSOR", help="Where the page before ended.")] = "",
 ) -> None:
-    """List an instance's items: what was to be done, how it ended, and why."""
+    """List a batch's items: what was to be done, how it ended, and why."""
     wanted = _wanted(status, is_failed=failed)
     found: list[ItemShown] = []
     async with open_batches(call) as batches:
@@ -214,9 +216,9 @@ async def _items(
             if not cursor or len(found) >= most:
                 break
     rows = [[item.index if item.row is None else item.row, item.status or "-", *item_cells(item)] for item in found]
-    columns = ["item", "ended", "what", "told"]
+    columns = ["item", "status", "what", "reason"]
     if any(item.row is not None for item in found):
-        columns = ["row", "ended", "what", "told"]
+        columns = ["row", "status", "what", "reason"]
     call.out.table(columns, rows, empty="no such items")
     if cursor:
         call.out.say(f"more: --cursor {cursor}")
@@ -261,7 +263,7 @@ async def _retry(
 
 
 async def _delete(call: CommandCall, id_: Id, yes: Yes = False) -> None:
-    """Delete an instance that is over, with its items, its upload and its result."""
+    """Delete a batch that is over, with its items, its upload and its result."""
     async with open_batches(call) as batches:
         await batches.show(id_)
         confirm(f"Delete the batch {id_}, with its rows and its result?", is_sure=yes)
@@ -360,7 +362,7 @@ async def _steer(call: CommandCall, act: "Callable[[Batches], Awaitable[View]]")
 
 
 async def _follow(call: CommandCall, batches: "Batches", id_: str) -> None:
-    """Show an instance's progress until it is over. The exit code is 1 if it is not done then."""
+    """Show a batch's progress until it is over. The exit code is 1 if it is not done then."""
     from penstock.cli.shown.batch_bar import following
 
     call.if_stopped(lambda: f"the batch goes on; `penstock batch show {id_} --watch` follows it")
@@ -380,7 +382,7 @@ def _wanted(status: Wanted, *, is_failed: bool) -> Wanted:
 
 def _check_file(file: str) -> None:
     if file and not Path(file).is_file():
-        raise UsageError(f"{file}: no such file")
+        raise UsageError(f"{file}: {'a directory' if Path(file).is_dir() else 'no such file'}; name a file")
 
 
 def _input_of(params: list[str], text: str) -> object:

@@ -138,7 +138,7 @@ class Batches:
             return await self._view("submit", ask)
         if task not in [each.task for each in await self.tasks()]:
             raise NotAccepted(str(UnknownTask(task)), code="not_found", field="task")  # before the file is sent
-        path, stored = Path(file), upload_name(check_token("instance", chosen))
+        path, stored = Path(file), upload_name(check_token("batch", chosen))
         await self._send(path, stored, on_sent)
         try:
             return await self._view("submit", {**ask, "file": stored, "name": path.name})
@@ -232,10 +232,15 @@ class Batches:
 
     async def result(self, id: str, path: str | os.PathLike[str], *, name: str = "") -> Path:
         """Fetch a file of the result, by default its first, and return its path. The file at `path` is complete or not
-        there."""
+        there. Its ending must not be that of another kind of sheet."""
         view = await self.show(id)
         chosen = chosen_file(view, name)
         target = Path(path)
+        endings = {target.suffix.lower()[1:], Path(chosen).suffix[1:]}
+        if len(endings) > 1 and endings <= {*get_args(SheetKind)}:
+            raise UsageError(
+                f"{target}: the file is {chosen}; name it so, or have `penstock batch sheet` write a sheet"
+            )
         async with self._files() as files:
             info = await find_file(files, view, chosen)
             if info is None:

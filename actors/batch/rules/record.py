@@ -6,7 +6,7 @@ The counts and the place in the log up to which they were counted change togethe
 """
 
 from itertools import pairwise
-from typing import Literal
+from typing import Literal, get_args
 
 import msgspec
 
@@ -152,6 +152,9 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     nonce: str = ""
     """Of the call that made it. `calls`: of the latest calls that changed it, or asked for what it was already."""
     calls: tuple[str, ...] = ()
+
+
+SHOWN_STATES = (*get_args(State), "paused", "cancelling")
 
 
 def shown_state(instance: Instance) -> str:

@@ -207,7 +207,7 @@ def _not_taken(scope: Message, media_type: str) -> RefusedRequest:
         "a body of this kind is not taken here",
         what="Content-Type",
         value=media_type,
-        hint=", ".join(("application/json", *kinds)),
+        hint=f"send {', '.join(('application/json', *kinds))}",
     )
 
 

@@ -42,7 +42,7 @@ def accepts(batches: BatchDesk, tasks: Tasks, sources: Sources) -> Callable[[Sch
         if job.batch is None:
             return
         try:
-            batches.new.check(job.batch)
+            batches.new.check(job.batch, has_file=False)
         except UnknownTask as error:
             close = near(wanted.batch, filter(is_shown, tasks.known()))
             hint = "start the application that serves it, or see `penstock batch tasks`"

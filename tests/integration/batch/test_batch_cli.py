@@ -59,6 +59,8 @@ async def test_a_sheet_is_handed_in_followed_and_its_result_fetched(
     out = tmp_path / "fate.xlsx"
     (await penstock("batch", "result", "cli-1", "-o", str(out))).ok()
     assert out.read_bytes().startswith(b"PK")
+    other = await penstock("batch", "result", "cli-1", "-o", str(out.with_suffix(".csv")))
+    assert (other.code, "the file is result.xlsx; name it so" in other.err) == (2, True)
     again = (await penstock("batch", "retry", "cli-1", "--item", "2", "--wait", "--json")).ok().json()
     assert (again["passes"], again["state"]) == (2, "done")
     shown = (await penstock("batch", "show", "cli-1", "--watch")).ok()
@@ -101,6 +103,7 @@ async def test_a_sheet_is_looked_at_before_it_runs(penstock: CommandLine, tmp_pa
 async def test_the_nearest_task_is_named(penstock: CommandLine) -> None:
     for command in (
         ["submit", "--task", "regster", "--input", "1"],
+        ["submit", "--task", "regster", "--input", "1", "--callback", "none"],
         ["task", "regster"],
         ["task", "regster", "slots=1"],
     ):
@@ -108,6 +111,20 @@ async def test_the_nearest_task_is_named(penstock: CommandLine) -> None:
         assert (refused.code, refused.err) == (2, "penstock: no task 'regster'; did you mean register?\n")
     unlike = await penstock("batch", "task", "zzz")
     assert (unlike.code, "start the application that serves it" in unlike.err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (("submit", "--task", "register", "--input", "1"), "file: the items of register are the rows of a file"),
+        (("list", "--state", "doen"), "state 'doen': is none; did you mean done?"),
+        (("task", "count", "item_rate=-1"), "item_rate -1: Expected `float` >= 0.0"),
+        (("submit", "/", "--task", "register"), "/: a directory; name a file"),
+    ],
+)
+async def test_a_wrong_value_is_named(penstock: CommandLine, command: tuple[str, ...], said: str) -> None:
+    refused = await penstock("batch", *command)
+    assert (refused.code, said in refused.err) == (2, True), refused.err
 
 
 async def test_ctrl_c_says_that_a_batch_goes_on(penstock: CommandLine, node: BatchNode) -> None:
@@ -201,7 +218,7 @@ async def test_a_batch_is_handed_in_for_later_and_after_another(penstock: Comman
     assert "which is cancelled; retry that one, and then this one" in shown
     assert (await penstock(*submit, "--delay", "1d", "--at", "2035-03-01T02:00Z")).code == 2
     assert (await penstock(*submit, "--after-state", "clean")).code == 2
-    assert "no instance 'nobody'" in (await penstock(*submit, "--after", "nobody")).err
+    assert "no batch 'nobody'" in (await penstock(*submit, "--after", "nobody")).err
 
 
 async def test_a_callback_is_named_and_shown(penstock: CommandLine) -> None:
@@ -240,11 +257,11 @@ async def test_a_tasks_limits_are_shown_and_changed(penstock: CommandLine) -> No
         (("submit", "--task", "count", "--param", "shop"), 2, "NAME=VALUE"),
         (("submit", "--task", "count", "--input", "1", "--id", "a b"), 2, "a b"),
         (("submit", "--task", "count", "--input", "1", "--callback", "http://10.0.0.1/"), 2, "use https"),
-        (("show", "nobody"), 1, "no instance"),
-        (("items", "nobody", "--cursor", "x"), 1, "no instance"),
-        (("result", "nobody"), 1, "no instance"),
-        (("retry", "nobody"), 1, "no instance"),
-        (("delete", "nobody"), 1, "no instance"),
+        (("show", "nobody"), 1, "no batch"),
+        (("items", "nobody", "--cursor", "x"), 1, "no batch"),
+        (("result", "nobody"), 1, "no batch"),
+        (("retry", "nobody"), 1, "no batch"),
+        (("delete", "nobody"), 1, "no batch"),
         (("task", "nobody"), 2, "nobody"),
         (("task", UNSERVED, "item_rate=fast"), 2, "a number is needed"),
         (("task", UNSERVED, "item_rate=inf"), 2, "a number is needed"),

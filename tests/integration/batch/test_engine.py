@@ -443,7 +443,7 @@ async def test_the_same_again_is_one_instance_and_another_under_its_id_is_refuse
 async def test_what_there_is_not_is_told(node: Plant) -> None:
     with pytest.raises(UnknownTask, match="no task 'nothing'"):
         await node.submit("nothing")
-    with pytest.raises(UnknownInstance, match="no instance 'nothing'"):
+    with pytest.raises(UnknownInstance, match="no batch 'nothing'"):
         await node.desk.show("nothing")
     with pytest.raises(BatchRefused, match="cursor 'x'"):
         await node.desk.items.page((await node.run("plain", [])).instance_id, cursor="x")

@@ -115,7 +115,7 @@ async def test_a_predecessor_that_is_deleted_frees_or_fails_what_waits(connectio
         await node.desk.delete("l-gone")
         state, reason = await ended(node, "l-orphan")
         assert (state, "l-gone" in reason) == ("failed", True)
-        with pytest.raises(BatchRefused, match="after l-gone: no instance 'l-gone'"):
+        with pytest.raises(BatchRefused, match="after l-gone: no batch 'l-gone'"):
             await node.submit(TASK, [True], after="l-gone")
         with pytest.raises(BatchRefused, match="wait for itself"):
             await node.submit(TASK, [True], id="l-own", after="l-own")

@@ -82,7 +82,7 @@ async def check(shared: GatewayState, call: HttpCall) -> HttpAnswer:
             with shared.load.work("other", call.caller.key):
                 seen = await shared.batches.new.look(new, [])
             return HttpAnswer(FirstLook(task=new.task, unchecked=seen.unchecked))
-        shared.batches.new.check(new)  # before the file is read
+        shared.batches.new.check(new, has_file=True)  # before the file is read
         with shared.load.move(call.caller.key), shared.load.look():
             look = await shared.look_at_file(
                 new.task,
@@ -105,7 +105,8 @@ async def _asked(call: HttpCall) -> tuple[NewBatch, Upload | FormFile | None]:
             body = fields.pop("input", "null").encode()
     task = call.value("task") if "task" in call.values else fields.pop("task", "")
     if not task:
-        raise refused(422, "bad", "say which task is to run", what="task", hint="GET /v1/tasks lists them")
+        hint = "GET /v1/tasks lists them; a form has it before the file"
+        raise refused(422, "bad", "say which task is to run", what="task", hint=hint)
     asked = query_of(SubmitQuery, call.query, fields)
     if not call.caller.may_run(task):
         raise _told(call, UnknownTask(task))
