@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 import anyio
+from msgspec.structs import replace
 
 from actors.fetch.fetcher.calling import called
 from actors.fetch.fetcher.clocks import PlatformClocks
@@ -63,6 +64,8 @@ class Logins:
         self._grants: dict[SourceKey, _Grant] = {}
         self._locks: dict[SourceKey, anyio.Lock] = {}
         self._in_vain: dict[SourceKey, int] = {}
+        self._busy: dict[SourceKey, tuple[int, LoginBusy]] = {}
+        """Until when the platform wants no login of a source, and its answer that said so."""
 
     def account(self, source: SourceKey) -> Account:
         """Return the source's account with its renewed credentials. Raises UnknownSource, UnusableSource."""
@@ -86,6 +89,7 @@ class Logins:
             now = self.account(source)
             if now.values != refused.values or not isinstance(adapter, Refreshing):
                 return now  # a file was replaced, or another slice renewed before us
+            self._check_busy(source)
             account = self._sources.account(source)
 
             def is_other(values: Mapping[str, str]) -> bool:
@@ -103,6 +107,13 @@ class Logins:
             self._in_vain[source] = self.in_vain(source) + 1
             return self.account(source)
 
+    def _check_busy(self, source: SourceKey) -> None:
+        """Raise LoginBusy, and ask nothing, while the wait lasts that the platform has named to another slice."""
+        until_ms, busy = self._busy.get(source, (0, None))
+        left_ms = until_ms - self._clock.now_ms()
+        if busy is not None and left_ms > 0:
+            raise LoginBusy(replace(busy.trouble, after_ms=left_ms), busy.status)
+
     async def _ask(self, source: SourceKey, adapter: Adapter, account: Account, lost: str) -> Mapping[str, str]:
         assert isinstance(adapter, Refreshing)
         asked_ms = self._clock.now_ms()
@@ -119,7 +130,9 @@ class Logins:
             case None:
                 granted = called(adapter.refreshed, response)
             case (Later() | SlowDown()) as trouble:
-                raise LoginBusy(trouble, response.status)
+                busy = LoginBusy(trouble, response.status)
+                self._busy[source] = now_ms + (trouble.after_ms or 0), busy
+                raise busy
             case outcome:
                 said = getattr(outcome, "reason", "")
                 if was_mistimed:  # it may be refused for its wrong time alone

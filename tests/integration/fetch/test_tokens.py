@@ -1,9 +1,11 @@
 """Access tokens that become void again and again, as where each node that is granted one ends the others'."""
 
+import pytest
 from aiohttp import web
 
+from actors.fetch.rules.ledger import Ledger
 from actors.fetch.sources import SourceKey
-from platforms.mall.faults import Faults
+from platforms.mall.faults import FaultName, Faults
 from platforms.mall.server import Mall
 from streams.clock import SYSTEM
 from streams.link.connection import Connection
@@ -14,7 +16,7 @@ from tests.support.engine import a_mall, add_source, hearing, ledger_when, runni
 SHOP = SourceKey("mall", "s1")
 
 
-async def add_shop(connection: Connection, publisher: Publisher, mall: Mall) -> None:
+async def add_shop(connection: Connection, publisher: Publisher, mall: Mall, *, concurrency: int = 1) -> None:
     start_ms = mall.start_ms - mall.config.history_ms
     await add_source(
         connection,
@@ -23,7 +25,7 @@ async def add_shop(connection: Connection, publisher: Publisher, mall: Mall) -> 
         adapter="mall",
         url=mall.url,
         start_ms=start_ms,
-        concurrency=1,
+        concurrency=concurrency,
         retries=10,
         slice="20s",
     )
@@ -58,8 +60,9 @@ async def test_a_token_that_is_always_void_parks_the_source(connection: Connecti
         assert max(piece.attempt for piece in ledger.open) == 3
 
 
+@pytest.mark.parametrize("concurrency", [1, 6], ids=["one at a time", "six at once"])
 async def test_a_login_that_is_throttled_waits_as_told_and_costs_no_attempt(
-    connection: Connection, publisher: Publisher
+    connection: Connection, publisher: Publisher, concurrency: int
 ) -> None:
     """The token ends in the middle of the windows, and all of them need the next one."""
     logins = 0
@@ -75,8 +78,13 @@ async def test_a_login_that_is_throttled_waits_as_told_and_costs_no_attempt(
         running_engine(connection, publisher) as engine,
         hearing(connection) as heard,
     ):
-        mall.dealer.set(Faults(next=("expire", "late", "late", "expire")))
-        await add_shop(connection, publisher, mall)
+        expired: list[FaultName] = ["expire"] * concurrency
+        mall.dealer.set(Faults(next=("expire", "late", "late", *expired)))
+        await add_shop(connection, publisher, mall, concurrency=concurrency)
         now_ms = SYSTEM.now_ms()
-        ledger = await ledger_when(engine, SHOP, lambda ledger: ledger.hold_until_ms > now_ms + 50_000)
+
+        def is_held(ledger: Ledger) -> bool:
+            return ledger.hold_until_ms > now_ms + 50_000 and not any(piece.is_taken for piece in ledger.open)
+
+        ledger = await ledger_when(engine, SHOP, is_held)
     assert (ledger.state, ledger.holes, heard.of(SliceFailed), logins) == ("running", (), [], 2)
