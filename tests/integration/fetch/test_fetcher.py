@@ -12,8 +12,7 @@ from actors.fetch.fetcher import session, window
 from actors.fetch.ledgers import open_ledgers
 from actors.fetch.rules import steering
 from actors.fetch.rules.cutting import cut
-from actors.fetch.rules.ledger import Ledger, first_ledger
-from actors.fetch.rules.ledger import faults as broken_rules
+from actors.fetch.rules.ledger import first_ledger
 from actors.fetch.rules.settings import FetchSettings
 from actors.fetch.sources import SourceKey
 from platforms.mall.faults import FaultName
@@ -32,7 +31,6 @@ from streams.messages.fetch import (
 from streams.publish.publisher import Publisher
 from tests.support.engine import (
     Heard,
-    Node,
     a_mall,
     adapter_table,
     add_source,
@@ -49,8 +47,9 @@ from tests.support.engine import (
 )
 from tests.support.moments import a_moment
 from tests.support.server import connected
+from tests.support.shops import SHOP, add_shop, last_ms, read_up
 
-SHOP, CALM = SourceKey("mall", "s1"), SourceKey("calm", "s1")
+CALM = SourceKey("calm", "s1")
 PAST_MS = 10_000
 """The history ends so long ago that all of it has settled."""
 ONE_BY_ONE: Mapping[str, Any] = {"concurrency": 1}
@@ -62,25 +61,6 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Give slices back, and try a full server again, sooner than production does."""
     monkeypatch.setattr(session, "IN_PLACE_MS", 500)
     monkeypatch.setattr(window, "STORE_AGAIN_MS", 200)
-
-
-async def add_shop(
-    connection: Connection, publisher: Publisher, mall: Mall, source: SourceKey = SHOP, **own: Any
-) -> None:
-    own = {"adapter": "mall", "start_ms": history_start_ms(mall), "slice": "20s", **own}
-    await add_source(connection, publisher, source, url=mall.url, **own)
-
-
-def last_ms(mall: Mall) -> int:
-    return max(event.modified_ms for shop in mall.shops.values() for event in shop.events)
-
-
-async def read_up(node: Node, mall: Mall, source: SourceKey = SHOP, within_s: float = 30) -> Ledger:
-    """Wait until everything that the mall ever lists has been read; return the ledger."""
-    end_ms = last_ms(mall)
-    ledger = await ledger_when(node.engine, source, lambda ledger: ledger.watermark_ms > end_ms, within_s=within_s)
-    assert broken_rules(ledger) == []
-    return ledger
 
 
 async def all_is_stored(connection: Connection, mall: Mall, source: SourceKey = SHOP) -> bool:

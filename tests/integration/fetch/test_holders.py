@@ -10,9 +10,7 @@ from aiohttp import web
 from msgspec.structs import replace
 
 from actors.fetch.ledgers import open_ledgers
-from actors.fetch.rules.ledger import Ledger
 from actors.fetch.sources import SourceKey
-from platforms.mall.server import Mall
 from streams.clock import monotonic_s
 from streams.embedded.server import EmbeddedServer
 from streams.link.connection import Connection, connect
@@ -24,7 +22,6 @@ from streams.topology.topology import ensure_consumer
 from tests.support.engine import (
     Node,
     a_mall,
-    add_source,
     hearing,
     history_start_ms,
     ledger_bucket,
@@ -37,8 +34,8 @@ from tests.support.engine import (
 )
 from tests.support.moments import a_moment
 from tests.support.proxy import proxy
+from tests.support.shops import SHOP, add_shop, read_up
 
-SHOP = SourceKey("mall", "s1")
 PAST_MS = 10_000
 
 
@@ -76,22 +73,6 @@ class Door:
         self.is_open = True
         for turn in self._turns:
             turn.set()
-
-
-async def add_shop(
-    connection: Connection, publisher: Publisher, mall: Mall, source: SourceKey = SHOP, **own: Any
-) -> None:
-    own = {"adapter": "mall", "start_ms": history_start_ms(mall), "slice": "20s", **own}
-    await add_source(connection, publisher, source, url=mall.url, **own)
-
-
-def last_ms(mall: Mall) -> int:
-    return max(event.modified_ms for shop in mall.shops.values() for event in shop.events)
-
-
-async def read_up(node: Node, mall: Mall, source: SourceKey = SHOP, within_s: float = 30) -> Ledger:
-    end_ms = last_ms(mall)
-    return await ledger_when(node.engine, source, lambda ledger: ledger.watermark_ms > end_ms, within_s=within_s)
 
 
 @asynccontextmanager

@@ -34,6 +34,7 @@ from tests.support.engine import (
 )
 from tests.support.moments import a_moment
 from tests.support.office import an_office
+from tests.support.shops import last_ms
 
 SHOPS = [SourceKey("mall", f"s{number}") for number in (1, 2, 3)]
 SHOP = SHOPS[0]
@@ -64,7 +65,7 @@ def probed(times: int) -> Callable[[Ledger], bool]:
 
 
 def is_read(mall: Mall) -> Callable[[Ledger], bool]:
-    end_ms = max(event.modified_ms for shop in mall.shops.values() for event in shop.events)
+    end_ms = last_ms(mall)
     return lambda ledger: ledger.watermark_ms > end_ms
 
 

@@ -11,7 +11,6 @@ from actors.fetch.ledgers import Ledgers, open_ledgers
 from actors.fetch.rules import holding, steering
 from actors.fetch.rules.ledger import Ledger
 from actors.fetch.rules.ledger import faults as broken_rules
-from actors.fetch.sources import SourceKey
 from platforms.mall.server import Mall
 from streams.link.connection import Connection
 from streams.messages.fetch import LateOrders, SliceCompleted
@@ -33,8 +32,8 @@ from tests.support.engine import (
     truth_of,
 )
 from tests.support.moments import a_moment
+from tests.support.shops import SHOP, last_ms, read_up
 
-SHOP = SourceKey("mall", "s1")
 PAST_MS = 10_000
 SHARP: dict[str, Any] = {"overlap_before": "0s", "overlap_after": "0s"}
 """No overlap of ours; the adapter's own is a second."""
@@ -58,15 +57,6 @@ async def change(node: Node, connection: Connection, publisher: Publisher, move:
         with anyio.fail_after(20):
             while revision_of(node.engine.ledgers) < revision_of(ledgers):
                 await a_moment()
-
-
-def last_ms(mall: Mall) -> int:
-    return max(event.modified_ms for event in mall.shops["s1"].events)
-
-
-async def read_up(node: Node, mall: Mall, within_s: float = 30) -> Ledger:
-    end_ms = last_ms(mall)
-    return await ledger_when(node.engine, SHOP, lambda ledger: ledger.watermark_ms > end_ms, within_s=within_s)
 
 
 def kinds(heard: Heard) -> list[str]:
