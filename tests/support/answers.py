@@ -7,11 +7,15 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
 from collections.abc import Mapping
+from difflib import unified_diff
 from pathlib import Path
 from typing import Any
 
+import anyio
+import pytest
 from aiohttp import ClientSession, StreamReader
 
 from streams.link.connection import Connection
@@ -172,3 +176,20 @@ def _json(content: bytes) -> dict[str, Any]:
 def _shown(content: bytes) -> str:
     text = content.decode("utf-8", "backslashreplace")
     return text if len(text) < 20_000 else f"{text[:200]} … {len(text)} signs"
+
+
+def check(name: str, text: str) -> None:
+    """Compare with the golden file."""
+    file = FOLDER / f"{name}.txt"
+    if os.environ.get("PENSTOCK_GOLDEN") == "write":
+        file.write_text(text)
+    changes = [*unified_diff(file.read_text().splitlines(), text.splitlines(), file.name, "now", lineterm="", n=4)]
+    if changes:
+        pytest.fail("\n".join(changes), pytrace=False)
+
+
+async def until(asker: Recorder, batch: str, state: str = "done") -> None:
+    """Wait until an instance is in a state. Nothing of that is written down."""
+    with anyio.fail_after(60):
+        while (await asker.look("batch", "show", json.dumps({"id": batch})))["state"] != state:
+            await a_moment()

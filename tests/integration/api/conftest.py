@@ -4,9 +4,11 @@ import secrets
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
-from aiohttp import ClientSession
+from aiohttp import ClientSession, TCPConnector
 
 from streams.embedded.server import EmbeddedServer
+from streams.publish.publisher import Publisher
+from tests.support.answers import Recorder
 from tests.support.batch_node import BatchNode, batch_node
 from tests.support.gateway import SharedGateway, gateway_thread
 
@@ -49,3 +51,14 @@ async def client(open_gateway: SharedGateway) -> AsyncIterator[ClientSession]:
 @pytest.fixture
 def topic() -> str:
     return f"t{secrets.token_hex(6)}"
+
+
+@pytest.fixture
+async def asker(node: BatchNode) -> AsyncIterator[Recorder]:
+    """Asks the node at every door, and writes down what it answers."""
+    async with (
+        node.connected() as link,
+        Publisher(link) as publisher,
+        ClientSession(node.url, connector=TCPConnector(force_close=False)) as session,
+    ):
+        yield Recorder(session, link, publisher, node.tokens)
