@@ -89,7 +89,7 @@ class Partitions:
         *,
         is_ready: Callable[[int], bool],
         is_due: Callable[[int, float], bool],
-        pass_over: Callable[[int, int], None],
+        pass_over: Callable[[int, int], object],
         now_ms: Callable[[], int],
     ) -> None:
         self._connection = connection

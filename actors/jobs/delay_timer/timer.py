@@ -57,6 +57,10 @@ MOST_AT_ONCE = 64
 READ_S = 0.010
 """How long reading some jobs may take, since firing waits behind it. A job in a part of the stream that the server does
 not have in memory takes it 7 ms, another 0.05 ms. So the timer adapts how many it reads at once."""
+MOST_GIVEN, MOST_LEFT, MOST_PASSED = 2_000, 1_000, 100
+"""How many jobs are dropped at once that another timer was given, that are left to the server, and that others fire.
+The last is done twice for each partition in a turn of the loop. What is left is dropped at the next turn, or a shot
+finds that it was fired."""
 SHOTS = 16
 """How many jobs are fired between two looks at the clock."""
 HELD_UP_S = 0.1
@@ -111,7 +115,7 @@ class DelayTimer:
             self._partitions_changed,
             is_ready=lambda n: n in self._swept,
             is_due=self._is_due_soon,
-            pass_over=lambda n, until_ms: self._times.pass_over(until_ms - 1, (n,)),
+            pass_over=lambda n, until_ms: self._times.pass_over(until_ms - 1, (n,), MOST_GIVEN),
             now_ms=clock.now_ms,
         )
         self._shared = SharedTimes(connection, namespace, self._known_after, lambda: self._newest_seq)
@@ -182,7 +186,7 @@ class DelayTimer:
     def _is_due_soon(self, n: int, within_s: float) -> bool:
         """Return whether a job of a partition that others fire is due within some seconds."""
         now_ms = self._clock.now_ms()
-        self._times.pass_over(now_ms - BACKSTOP_MS, (n,))
+        self._times.pass_over(now_ms - BACKSTOP_MS, (n,), MOST_PASSED)
         next_ms = self._times.next_ms((n,))
         return next_ms is not None and next_ms <= now_ms + within_s * 1000
 
@@ -323,6 +327,7 @@ class DelayTimer:
     async def _load(self, most: int) -> None:
         """Read the next jobs and prepare them to be fired."""
         until_ms = self._clock.now_ms() + LEAD_MS + TOGETHER_MS
+        self._leave(self._times.pass_over(self._clock.now_ms() - BACKSTOP_MS, self._fired, MOST_LEFT))
         dues = self._times.take(until_ms, most, self._fired)
         self._reading = [due for due in dues if self._is_in_time(due)]
         in_time = [due.name for due in self._reading]

@@ -116,11 +116,15 @@ class DueTimes:
         begin = 0 if last is None else bisect_right(heap, _entry(*last))
         return [Due(_due_of(entry), entry[_DUE_BYTES:]) for entry in heap[begin : begin + most]]
 
-    def pass_over(self, until_ms: int, only: Collection[int]) -> None:
-        """Drop the jobs of these partitions that are due by `until_ms`: others fire them."""
+    def pass_over(self, until_ms: int, only: Collection[int], most: int) -> int:
+        """Drop up to `most` jobs of these partitions that are due by `until_ms`: others fire them. Return how many. A
+        thousand take some 2 ms, and a crowd has hundreds of thousands."""
+        left = most
         for heap in self._of(only):
-            while heap and _due_of(heap[0]) <= until_ms:
+            while heap and left and _due_of(heap[0]) <= until_ms:
                 self._bytes -= _size(heappop(heap))
+                left -= 1
+        return most - left
 
     def take(self, until_ms: int, most: int, only: Collection[int]) -> list[Due]:
         """Remove and return up to `most` jobs of these partitions that are due by `until_ms`, earliest first, each

@@ -104,12 +104,16 @@ def test_only_partitions_that_are_kept_and_asked_for_are_taken_in(
     assert times.next_ms(ALL) is None
 
 
-@given(JOBS, TIMES, st.frozensets(st.integers(0, PARTITIONS - 1)))
-def test_what_others_fire_is_passed_over_and_not_taken(
-    jobs: list[tuple[int, bytes]], now_ms: int, others: frozenset[int]
+@given(JOBS, TIMES, st.frozensets(st.integers(0, PARTITIONS - 1)), st.integers(1, 10))
+def test_what_others_fire_is_passed_over_in_pieces_and_not_taken(
+    jobs: list[tuple[int, bytes]], now_ms: int, others: frozenset[int], most: int
 ) -> None:
     times, ours = kept_of(jobs), frozenset(ALL) - others
-    times.pass_over(now_ms, others)
+    known = len(times)
+    while passed := times.pass_over(now_ms, others, most):
+        assert passed <= most
+        assert len(times) == known - passed
+        known = len(times)
     assert set(times.take(10**9, 1_000, ours)) == {Due(*job) for job in jobs if partition_of(job[1]) in ours}
     left = {Due(*job) for job in jobs if partition_of(job[1]) in others and job[0] > now_ms}
     assert times.next_ms(ours) is None
