@@ -19,6 +19,7 @@ can share a server. Subjects, with the namespace left out:
     submit.job.<topic>                                SUBMIT   a job from any publisher, also on `submit.job` alone
     submit.batch.<task>                               SUBMIT   a batch from any publisher, also on `submit.batch`
     due.<partition>                                   core     notices of delayed jobs for the timers
+    due.crowds                                        core     how many jobs a program has added for the same time
     gone                                              core     requests to handlers' nodes about a deleted job
     rates                                             core     requests of nodes for shares of the cluster's rates
     rates-begun                                       core     requests to all nodes for what they began under rates
@@ -192,6 +193,10 @@ class Namespace(msgspec.Struct, frozen=True):
     def due(self, partition: int) -> str:
         """Return the subject of notices that jobs of a partition were delayed."""
         return self.subject("due", str(partition))
+
+    def due_crowds(self) -> str:
+        """Return the subject on which programs tell one another how many delayed jobs they added for which time."""
+        return self.subject("due", "crowds")
 
     def due_holder(self, partition: int) -> str:
         """Return the subject of requests to the timer that fires the jobs of a partition."""

@@ -79,11 +79,12 @@ class Adding:
         until_s = monotonic_s() + ADD_S
         if made is None or (sent := self._store.start_add(made, until_s=until_s)) is None:
             return await self._turns.call(job, size=1, kind=(first, trace_s))
-        outcome = await sent
+        move, answered = sent
+        outcome = await answered
         if type(outcome) is Receipt and not outcome.is_duplicate:
             state = self._store.added(made, outcome)
             return Added(topic=made.topic, id=made.id, state=state, due_ms=made.due_ms)
-        ended = await self._store.end_add(made, job.on_same, outcome, until_s=until_s)
+        ended = await self._store.end_add(made, job.on_same, move, outcome, until_s=until_s)
         if isinstance(ended, Stored) and ended.has_replaced:
             await self._drop_replaced([(made.topic, ended.key)])
         return added_of(made, ended)

@@ -109,10 +109,12 @@ class JobAdds:
         outcomes = await self._jobs.move_many(moves, until_s=until_s)
         return await self._added(adds, moves, outcomes, until_s)
 
-    def start(self, job: JobRecord, *, until_s: float) -> "Future[Receipt | StreamError] | None":
-        """Send a job that is tried for the first time. Return the future of its outcome, for `added` if it is a receipt
-        of a message that is new, else for `ended`. None: it cannot be sent now."""
-        return self._jobs.start(self._first_move(job), until_s=until_s)
+    def start(self, job: JobRecord, *, until_s: float) -> "tuple[Move, Future[Receipt | StreamError]] | None":
+        """Send a job that is tried for the first time. Return the move and the future of its outcome, for `added` if
+        that is a receipt of a message that is new, else for `ended`. None: it cannot be sent now."""
+        move = self._jobs.placed(job, expected=0, now_ms=job.added_ms, message_id=add_of(job.nonce))
+        sent = self._jobs.start(move, until_s=until_s)
+        return None if sent is None else (move, sent)
 
     def added(self, job: JobRecord, receipt: Receipt) -> State:
         """Return the state of a job whose message was stored as a new one."""
@@ -123,16 +125,12 @@ class JobAdds:
         return "delayed"
 
     async def ended(
-        self, job: JobRecord, policy: OnSame, outcome: Receipt | StreamError, *, until_s: float
+        self, job: JobRecord, policy: OnSame, move: Move, outcome: Receipt | StreamError, *, until_s: float
     ) -> Stored | Clash | StreamError:
-        """Return what `add_many` does for a job that was sent, by the outcome of its message."""
-        move = self._first_move(job)
+        """Return what `add_many` does for a job that was sent, by the outcome of its move's message."""
         made = await self._jobs.ended(move, outcome, until_s=until_s)
         (answer,) = await self._added([(job, policy)], [move], [made], until_s)
         return answer
-
-    def _first_move(self, job: JobRecord) -> Move:
-        return self._jobs.placed(job, expected=0, now_ms=job.added_ms, message_id=add_of(job.nonce))
 
     async def _added(
         self,

@@ -160,7 +160,7 @@ class JobReads:
         job, now_ms = found.job, self._jobs.clock.now_ms()
         if found.state != "ready" or job is None or found.stored_ms < now_ms - 2 * NEAR_MS:
             return False
-        if not may_be_fired_again(job.due_ms, found.stored_ms):
+        if not may_be_fired_again(job, found.stored_ms):
             return False
         await anyio.sleep(2 * NEAR_MS / 1000)
         return True

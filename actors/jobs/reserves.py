@@ -197,4 +197,5 @@ def _held(job: JobRecord, now_ms: int, ttr_ms: int, holder: str, mark: str) -> J
         holder=holder,
         until_ms=now_ms + ttr_ms,
         receipt=mark,
+        spread_ms=0,
     )

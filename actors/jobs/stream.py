@@ -9,7 +9,9 @@ from contextlib import suppress
 from zlib import crc32
 
 import anyio
+from msgspec.structs import replace
 
+from actors.jobs.rules.crowds import Crowds
 from actors.jobs.rules.job_handling import lost_before
 from actors.jobs.rules.job_rules import (
     BACKSTOP_MS,
@@ -22,7 +24,7 @@ from actors.jobs.rules.job_rules import (
 )
 from streams.clock import Clock
 from streams.errors import MalformedMessage, OutcomeUnknown, Repeated, RevisionConflict, StoreFull, StreamError
-from streams.jobs.delayed import encode_notice
+from streams.jobs.delayed import encode_crowds, encode_notice, read_crowds
 from streams.jobs.firing import EXPECTED, SCHEDULER, SHOT
 from streams.jobs.leader_terms import LeaderTerm
 from streams.jobs.moves import Move, Mover
@@ -97,11 +99,14 @@ class JobStream:
         self.clock = clock
         self.name = namespace.stream("JOBS")
         self._mover = Mover(connection, publisher, self.name)
-        own = namespace.subject("jobs", "read", secrets.token_hex(8))
+        self._own_name = secrets.token_hex(8)
+        own = namespace.subject("jobs", "read", self._own_name)
         self._sure_reads = SureReads(connection, publisher, self.name, own)
         self.term = LeaderTerm(connection, self.name)
         self._prefixes: dict[tuple[str, str], str] = {}
         self._told: dict[int, list[tuple[int, int, str]]] = {}
+        self._crowds = Crowds()
+        self._hears_crowds = 0
 
     def subject(self, token: str, topic: str, key: str) -> str:
         """Return `Namespace.job`, or `job_in_any_state` for the token `*`, faster. `key` is a token."""
@@ -138,13 +143,38 @@ class JobStream:
         key = token_of(job.id)
         thing, ready = self.subject("*", job.topic, key), self.ready(job, key)
         job = left_early(job, fires_ms=fires_ms, now_ms=now_ms)
+        spread_ms = 0 if job.due_ms <= now_ms else self._spread_ms(job.due_ms, now_ms)
+        if spread_ms != job.spread_ms:
+            job = replace(job, spread_ms=spread_ms)
         if job.due_ms <= now_ms:
             return Move(ready, encode_job(job), thing, expected, leaves, message_id=message_id, fires_ms=fires_ms)
         delayed = self.subject("delayed", job.topic, key)
         if leaves == delayed:
             delayed = self.other(delayed)
-        due_ms = job.due_ms + BACKSTOP_MS
-        return Move(delayed, encode_job(job), thing, expected, leaves, due_ms, ready, 0, message_id, fires_ms)
+        lead_ms, payload = BACKSTOP_MS + spread_ms, encode_job(job)
+        due_ms = job.due_ms + lead_ms
+        return Move(delayed, payload, thing, expected, leaves, due_ms, ready, 0, message_id, fires_ms, lead_ms)
+
+    def _spread_ms(self, due_ms: int, now_ms: int) -> int:
+        """Return how much later than usual the server fires a job, and count it among those of its time."""
+        spread_ms = self._crowds.place(due_ms, now_ms=now_ms)
+        if self._crowds.has_news:
+            self._tell_crowds()
+        return spread_ms
+
+    def _tell_crowds(self) -> None:
+        """Tell the other programs that delay jobs, and listen to them from now on."""
+        subject = self.namespace.due_crowds()
+        with suppress(StreamError):  # each counts on by itself
+            if not self._hears_crowds:
+                self._hears_crowds = self.connection.listen(subject, self._heard_crowds)
+            self.connection.send_core(subject, encode_crowds(self._own_name, self._crowds.news()))
+
+    def _heard_crowds(self, subject: bytes, reply: bytes, payload: bytes, block: bytes | None) -> None:
+        with suppress(MalformedMessage):
+            name, news = read_crowds(payload)
+            if name != self._own_name:
+                self._crowds.heard(news, now_ms=self.clock.now_ms())
 
     async def messages_of(
         self, names: Iterable[tuple[str, str]], *, is_sure: bool = False
@@ -208,7 +238,7 @@ class JobStream:
         for move, outcome in zip(moves, outcomes, strict=True):
             if move.due_ms and ".jobs.delayed." in move.subject and isinstance(outcome, int):
                 topic, key = names_of(move.subject)
-                self.tell_due(topic, key, move.due_ms - BACKSTOP_MS, outcome)
+                self.tell_due(topic, key, move.due_ms - move.lead_ms, outcome)
         return outcomes
 
     async def move(self, move: Move, *, until_s: float = math.inf) -> int | StreamError:
@@ -381,6 +411,6 @@ def is_doubtful(delivery: Delivery, connection: Connection, clock: Clock) -> boo
     if connection.is_clustered:
         stored_ms = max(stored_ms, clock.now_ms())
     try:
-        return may_be_fired_again(decode_job(delivery.payload).due_ms, stored_ms)
+        return may_be_fired_again(decode_job(delivery.payload), stored_ms)
     except MalformedMessage:
         return False

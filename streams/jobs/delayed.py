@@ -56,6 +56,7 @@ _NAME = re.compile(rb"[A-Za-z0-9_-]{1,64}\.[A-Za-z0-9_-]{1,64}")
 _AT = "@at "
 _Take = Callable[[list[tuple[int, bytes]]], object]
 _notices = msgspec.msgpack.Decoder(list[tuple[int, int, str]])
+_crowds = msgspec.msgpack.Decoder(tuple[str, list[tuple[int, int, int]]])
 
 
 class WaitingJob(NamedTuple):
@@ -283,6 +284,19 @@ def read_notice(payload: bytes) -> list[tuple[int, int, bytes]]:
         raise MalformedMessage(f"no notice of delayed jobs: {error}") from error
     named = ((due_ms, seq, name.encode("utf-8", "replace")) for due_ms, seq, name in told)
     return [job for job in named if _NAME.fullmatch(job[2])]
+
+
+def encode_crowds(name: str, news: Sequence[tuple[int, int, int]]) -> bytes:
+    """Return what a program tells of how many delayed jobs are due at once. `name`: its own."""
+    return msgspec.msgpack.encode((name, news))
+
+
+def read_crowds(payload: bytes) -> tuple[str, list[tuple[int, int, int]]]:
+    """Return what `encode_crowds` was given. Raises MalformedMessage."""
+    try:
+        return _crowds.decode(payload)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise MalformedMessage(f"no news of crowds: {error}") from error
 
 
 def _end_of_page(block: bytes, stream: str) -> tuple[int, int]:

@@ -54,7 +54,8 @@ class Move(Struct, frozen=True, gc=False):
     subject of the schedule that goes with this step. `due_ms` and `target`: it waits at `subject` as a schedule, and
     the server sends it to `target` then. `ttl_s`: seconds until it is forgotten, from 1. `message_id`: for a move that
     makes a thing, since "there is none" is true again once the thing is gone. `fires_ms`: when the server fires the
-    schedule that is left. A move that is stored later than that may be followed by the firing.
+    schedule that is left. A move that is stored later than that may be followed by the firing. `lead_ms`: how long
+    before `due_ms` the thing itself is due, and may leave its schedule.
     """
 
     subject: str
@@ -67,6 +68,7 @@ class Move(Struct, frozen=True, gc=False):
     ttl_s: int = 0
     message_id: str = ""
     fires_ms: int = 0
+    lead_ms: int = 0
 
 
 class Mover:

@@ -70,7 +70,8 @@ class JobRecord(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False)
     the latest schedule fires that the job was and left early. 0: none. `late_s`: an end that comes later than so many
     seconds after the add leaves a trace. 0: however late it comes, it leaves none for that. `put_off`: how
     often it was put off since its last attempt, as its key had no free slot. `traceparent`: the span that added it.
-    Empty: nobody traced it.
+    Empty: nobody traced it. `spread_ms`: by how much later than usual the server itself fires the job's schedule, as
+    many are due at once.
     """
 
     topic: str
@@ -95,6 +96,7 @@ class JobRecord(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False)
     late_s: int = 0
     put_off: int = 0
     traceparent: str = ""
+    spread_ms: int = 0
 
 
 class FirstTry(NamedTuple):

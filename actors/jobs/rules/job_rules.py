@@ -336,7 +336,7 @@ def freed_ms(*, now_ms: int, remember_s: int, ttl_s: int) -> int:
 def fires_of(job: JobRecord) -> int:
     """Return when the server fires the schedule that a delayed or reserved job is. A job that came back because its TTR
     ran out, and was delayed then, has a receipt, too."""
-    due_ms = job.due_ms + BACKSTOP_MS
+    due_ms = job.due_ms + BACKSTOP_MS + job.spread_ms
     return max(due_ms, job.until_ms + RESERVED_SLACK_MS) if job.receipt else due_ms
 
 
@@ -345,10 +345,10 @@ def left_early(job: JobRecord, *, fires_ms: int, now_ms: int) -> JobRecord:
     return replace(job, latest_ms=fires_ms) if fires_ms > max(now_ms, job.latest_ms) else job
 
 
-def may_be_fired_again(due_ms: int, stored_ms: int) -> bool:
+def may_be_fired_again(job: JobRecord, stored_ms: int) -> bool:
     """Return whether the server may fire a job's schedule although a timer has. `stored_ms`: when it stored the timer's
     copy. Before the schedule's own time it cannot have loaded it (ADR 14)."""
-    return stored_ms >= due_ms + BACKSTOP_MS
+    return stored_ms >= job.due_ms + BACKSTOP_MS + job.spread_ms
 
 
 def has_fired(moved: JobRecord | JobDone, found: JobRecord, *, fires_ms: int) -> bool:

@@ -272,6 +272,13 @@ def test_a_job_that_came_back_and_is_delayed_fires_when_it_is_due() -> None:
     assert fires_of(replace(held, due_ms=NOW + 9_000)) == NOW + 9_000 + BACKSTOP_MS
 
 
+def test_a_job_of_a_crowd_fires_later_and_its_timers_copy_is_the_only_one_for_longer() -> None:
+    job = replace(made(id="1", delay_ms=1_000), spread_ms=700)
+    assert fires_of(job) == job.due_ms + BACKSTOP_MS + 700
+    assert not may_be_fired_again(job, fires_of(job) - 1)
+    assert may_be_fired_again(job, fires_of(job))
+
+
 def test_a_schedule_that_fired_behind_a_move_is_told_from_what_came_of_the_move() -> None:
     delayed = made(id="1", delay_ms=1000, nonce="~aaaaaaaaaaaa")
     at_ms = fires_of(delayed)
@@ -295,9 +302,10 @@ def test_a_schedule_that_fired_behind_a_move_is_told_from_what_came_of_the_move(
 
 
 def test_a_timers_copy_that_was_stored_before_the_schedules_own_time_is_the_only_one() -> None:
-    assert not may_be_fired_again(NOW, NOW)
-    assert not may_be_fired_again(NOW, NOW + BACKSTOP_MS - 1)
-    assert may_be_fired_again(NOW, NOW + BACKSTOP_MS)
+    job = made(id="1", due_ms=NOW)
+    assert not may_be_fired_again(job, NOW)
+    assert not may_be_fired_again(job, NOW + BACKSTOP_MS - 1)
+    assert may_be_fired_again(job, NOW + BACKSTOP_MS)
 
 
 # ---- turns
