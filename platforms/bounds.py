@@ -62,6 +62,15 @@ class RequestedBounds(NamedTuple):
     latest_ms: int | None
 
 
+def is_asked(bounds: RequestedBounds, modified_ms: int | None) -> bool:
+    """Return whether an honest platform may list a row of that time for such bounds."""
+    if modified_ms is None:
+        return True
+    earliest_ms = bounds.earliest_ms
+    is_late_enough = earliest_ms is None or modified_ms >= earliest_ms or until_ms(modified_ms) > earliest_ms
+    return is_late_enough and (bounds.latest_ms is None or modified_ms <= bounds.latest_ms)
+
+
 class Bounds(Struct, frozen=True):
     """The platform's comparison. `step_ms` is the unit of written bounds, `clock_ms` the unit of stored order times.
     Leave `clock_ms` 1 unless the platform is known to keep nothing finer. Then no request for a step is in vain."""

@@ -12,11 +12,10 @@ import msgspec
 from msgspec import Struct
 
 from platforms.adapter import Page, Row
-from platforms.bounds import RequestedBounds, until_ms
+from platforms.bounds import RequestedBounds, is_asked, until_ms
 from platforms.declared_file import AdapterFile
 from platforms.fields import steps_of, value_at
 from platforms.mending import read_json
-from platforms.reading import is_asked
 from platforms.times import TimeFormat, TimeStyle, time_reader
 from platforms.told_limits import header_of, places_of
 

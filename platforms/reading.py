@@ -40,10 +40,9 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from platforms.adapter import EMPTY_PAGE, LONGEST_KEY, BadRow, Declaration, Page, Row
-from platforms.bounds import RequestedBounds, Window, until_ms, window_text
-from platforms.errors import BrokenContract, Unreadable, WindowIgnored
-from platforms.odd_rows import oddity
+from platforms.adapter import EMPTY_PAGE, BadRow, Declaration, Page, Row
+from platforms.bounds import Window, is_asked, window_text
+from platforms.errors import BrokenContract
 from platforms.page_check import (
     ENOUGH,
     ListSizes,
@@ -72,12 +71,8 @@ from platforms.parts import (
     unsettled,
     walk_on,
 )
+from platforms.row_sieve import RowSieve
 from platforms.window_check import WindowCheck, thirds
-
-_MOST_BAD = 100  # of one window: with more, the declaration is wrong
-_SHOWN = 4096  # bytes of a bad row
-_FEW_ROWS = 20  # from here on, a page mostly from outside the window is no accident
-_FEW_BAD = 3  # so many bad rows, and most of an answer, are no accident either
 
 
 class Ask(NamedTuple):
@@ -142,26 +137,22 @@ class Reading:
     ) -> None:
         self._rules = declaration.pages
         self._bounds = declaration.window.bounds
-        self._is_ordered = declaration.is_version_ordered
         self._always_narrows = self._bounds.time.format != "wall" and "absent" not in (
             self._bounds.lower,
             self._bounds.upper,
         )
         self._is_bounded = self._bounds.upper != "absent"
         self._sets_bad_aside = sets_bad_aside
-        self._few_bad = _FEW_BAD if is_trusted else 1
-        self._largest_row = declaration.largest_row
         self._window = window
         step_ms = self._bounds.step_ms
         longest_ms = max(step_ms, declaration.window.longest_ms - 2 * step_ms)  # bounds widen the window
         pieces = cut_window(window, longest_ms, step_ms) if self._is_bounded else [window]
         self._todo = [Part(piece) for piece in reversed(pieces)]
-        self._versions: dict[str, int] = {} if versions is None else versions
+        self._rows = RowSieve(declaration, window, is_trusted=is_trusted, versions={} if versions is None else versions)
         self._is_proven = self._is_counted = True
-        self._requests = self._cut = self._strays = self._odd = self._listed = self._moved = 0
+        self._requests = self._moved = 0
         self._at_once = True  # no reading by number has failed yet
         self._short: list[ShortPart] = []
-        self._bad: dict[tuple[str | None, bytes], BadRow] = {}
         self._wants_check = checks_window
         self._check: WindowCheck | None = None
         self._sizes = None if page_sizes is None else ListSizes(page_sizes, list_name)
@@ -202,7 +193,7 @@ class Reading:
     @property
     def bad(self) -> tuple[BadRow, ...]:
         """Rows set aside so far."""
-        return tuple(self._bad.values())
+        return tuple(self._rows.bad.values())
 
     def next(self) -> Ask | None:
         """Return the next request, the same again until it was fed or split. None: the window is read.
@@ -217,8 +208,8 @@ class Reading:
                 )
             part = self._todo[-1]
             return Ask(part.window, part.page)
-        if self._bad and not self._sets_bad_aside:
-            raise self._bad_rows()
+        if self._rows.bad and not self._sets_bad_aside:
+            raise self._rows.too_many_bad()
         return None
 
     def feed(self, page: Page) -> list[Row]:
@@ -238,7 +229,7 @@ class Reading:
         part = self._todo[-1]
         self._begin_check(part, page)
         self._begin_page_check(part, page)
-        rows = self._inside(self._set_aside(page), part.window)
+        rows = self._rows.inside(page, part.window)
         # "nothing there" in the middle of a list is the end of the list, and counts nothing
         is_a_count = self._rules.has_total and not (page is EMPTY_PAGE and part.page not in (None, 0))
         total = page.total if is_a_count and not _is_no_count(page) else None
@@ -271,7 +262,7 @@ class Reading:
         self._read_again(again)
         while self._todo and self._todo[-1].is_searched:
             self._end_search(self._todo[-1])
-        return self._fresh(rows)
+        return self._rows.fresh(rows)
 
     def _read_again(self, listed: Sequence[ListedBefore]) -> None:
         if listed:
@@ -331,11 +322,11 @@ class Reading:
     def result(self) -> ReadingResult:
         """Return the window's result. It is final once `next()` gave None."""
         return ReadingResult(
-            distinct=len(self._versions),
+            distinct=len(self._rows.versions),
             is_proven=self._is_proven,
             requests=self._requests,
-            cut=self._cut,
-            strays=self._strays,
+            cut=self._rows.cut,
+            strays=self._rows.strays,
             missing=sum(part.missing for part in self._short),
             short=tuple(self._short),
             is_counted=self._is_counted,
@@ -416,65 +407,6 @@ class Reading:
             part = self._todo[-1]
             self._replace(part, 2, crowd_ms(check.first, part.window, self._bounds.step_ms))
 
-    def _set_aside(self, page: Page) -> list[Row]:
-        """Return the rows that can be written and read again, and keep the others as bad."""
-        rows, most = page.rows, self._largest_row
-        odd = [(row, fault) for row in rows if (fault := oddity(row, most))]
-        if not odd and not page.bad:
-            return rows
-        bad = [*page.bad, *(BadRow(row.key[:LONGEST_KEY], fault, row.body[:_SHOWN]) for row, fault in odd)]
-        listed = len(rows) + len(page.bad)
-        if len(bad) >= self._few_bad and 2 * len(bad) > listed:
-            raise Unreadable(f"{len(bad)} of {listed} rows of an answer cannot be read; {_told(bad[0])}", bad[0].body)
-        for each in bad:
-            self._bad.setdefault((each.key, each.body), each)
-        if len(self._bad) > _MOST_BAD:
-            raise self._bad_rows()
-        aside = {id(row) for row, _ in odd}
-        return [row for row in rows if id(row) not in aside] if odd else rows
-
-    def _bad_rows(self) -> BrokenContract:
-        return BrokenContract(f"{len(self._bad)} rows cannot be read; {_told(self.bad[0])}")
-
-    def _inside(self, rows: list[Row], asked: Window) -> list[Row]:
-        """Drop the neighbours' rows. Keep strays, since the platform may list them nowhere else."""
-        start, end = self._window.start_ms, self._window.end_ms
-        inside = [
-            row
-            for row in rows
-            for at_ms in (row.modified_ms,)
-            if at_ms is None or (at_ms < end and (start <= at_ms or start < until_ms(at_ms)))
-        ]
-        self._listed += len(rows)
-        if len(inside) == len(rows) and asked == self._window:
-            return rows
-        bounds = self._bounds.request(asked)
-        odd = [row for row in rows if not is_asked(bounds, row.modified_ms)]
-        kept = set(map(id, inside))
-        strays = [row for row in odd if id(row) not in kept]
-        self._odd += len(odd)
-        is_page = len(strays) >= _FEW_ROWS and 2 * len(strays) > len(rows)
-        if is_page or (odd and self._odd >= 3 * _FEW_ROWS and 2 * self._odd > self._listed):
-            raise WindowIgnored(
-                f"{len(odd)} of {len(rows)} rows are not {window_text(asked)}: the platform ignores the "
-                "window; check the names of its parameters",
-                odd[0].body[:_SHOWN],
-            )
-        self._strays += len(strays)
-        self._cut += len(rows) - len(inside) - len(strays)
-        return inside + strays
-
-    def _fresh(self, rows: list[Row]) -> list[Row]:
-        versions, fresh, is_repeated = self._versions, [], False
-        for row in rows:
-            known = versions.get(row.key)
-            if known is None or row.version > known or (row.version != known and not self._is_ordered):
-                versions[row.key] = row.version
-                fresh.append(row)
-                is_repeated = is_repeated or known is not None
-        # a page may list an order in two versions: the later one was appended later
-        return list({row.key: row for row in fresh}.values()) if is_repeated else fresh
-
     def _move(self, part: Part, step: Step, page: Page, total: int | None) -> None:
         match step:
             case "done" | "unproven":
@@ -541,16 +473,3 @@ def _is_no_count(page: Page) -> bool:
 
 def _open(before: Sequence[ListedBefore]) -> list[ListedBefore]:
     return [each for each in before if each.is_open]
-
-
-def _told(row: BadRow) -> str:
-    return f"the first, key {row.key if row.key is None else row.key[:64]!r}: {row.reason}"
-
-
-def is_asked(bounds: RequestedBounds, modified_ms: int | None) -> bool:
-    """Return whether an honest platform may list a row of that time for such bounds."""
-    if modified_ms is None:
-        return True
-    earliest_ms = bounds.earliest_ms
-    is_late_enough = earliest_ms is None or modified_ms >= earliest_ms or until_ms(modified_ms) > earliest_ms
-    return is_late_enough and (bounds.latest_ms is None or modified_ms <= bounds.latest_ms)

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from platforms.adapter import Page, Row
-from platforms.bounds import Bounds, RequestedBounds, Window, until_ms
-from platforms.reading import Ask, Reading, is_asked
+from platforms.bounds import Bounds, RequestedBounds, Window, is_asked, until_ms
+from platforms.reading import Ask, Reading
 from platforms.times import TimeStyle
 from tests.unit.platforms.listing_model import declaration
 
