@@ -267,8 +267,10 @@ class _Asking:
         places = anyio.Semaphore(AT_ONCE)
 
         async def ask(shard: str, quota: int) -> None:
-            async with places:
+            try:
                 loaded = await self._answer(shard, quota, deadline_s)
+            finally:
+                places.release()
             if loaded is NOT_ASKED:
                 self.not_asked = self.not_asked or shard
                 return
@@ -292,6 +294,7 @@ class _Asking:
                 if wait_s > AT_LEAST_S:
                     with anyio.move_on_after(wait_s):
                         await self._stop.wait()
+                await places.acquire()  # before the task is made: ten thousand at once hold up the loop
                 tasks.start_soon(ask, shard, quota)
 
     async def _answer(self, shard: str, quota: int, deadline_s: float) -> ShardLoaded | None:
