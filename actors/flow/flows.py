@@ -310,23 +310,23 @@ class Flows:
         made, revision = await self._bucket.update(f"{flow}.round", change)
         self._live.learn(f"{flow}.round", made, revision)
 
-    async def loaded_late(self, flow: str, shard: str, after: str) -> bool:
-        """Have the next round ask a shard again, whose load ended after its round. Return False if no round has left it
-        alone."""
+    async def loaded_late(self, flow: str, ended: Mapping[str, str]) -> frozenset[str]:
+        """Have the next round ask shards again, whose loads ended after their round. `ended`: up to where each was
+        loaded. Return those that a round has left alone."""
 
-        def change(entry: Entry[bytes] | None) -> tuple[bytes | None, FlowProgress | None]:
+        def change(entry: Entry[bytes] | None) -> tuple[bytes | None, tuple[FlowProgress, frozenset[str]]]:
             progress = _progress_of(entry)
-            if shard not in progress.shards or not progress.shards[shard].busy_ms:
-                return None, None
-            made = fitting(
-                msgspec.structs.replace(progress, shards={**progress.shards, shard: ShardState(after=after)})
-            )
-            return msgspec.json.encode(made), made
+            left = {shard for shard in ended if shard in progress.shards and progress.shards[shard].busy_ms}
+            if not left:
+                return None, (progress, frozenset())
+            asked_again = {shard: ShardState(after=ended[shard]) for shard in left}
+            made = fitting(msgspec.structs.replace(progress, shards={**progress.shards, **asked_again}))
+            return msgspec.json.encode(made), (made, frozenset(left))
 
-        made, revision = await self._bucket.update(f"{flow}.round", change)
-        if made is not None:
+        (made, left), revision = await self._bucket.update(f"{flow}.round", change)
+        if left:
             self._live.learn(f"{flow}.round", made, revision)
-        return made is not None
+        return left
 
 
 def _in_order(rounds: Iterable[RoundReport]) -> tuple[RoundReport, ...]:

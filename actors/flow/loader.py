@@ -14,8 +14,8 @@ nothing) the reply says why, and a later round makes up for it.
 """
 
 import logging
-from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Protocol
 
@@ -79,8 +79,8 @@ class RowDoor(Protocol):
 
 class Loader:
     """A node's part of this. `labels`: the groups to which the node belongs. `zone`: its zone. `limits(flow)`: the
-    settings in force. `late(flow, shard, after)` says that a load has ended, and returns whether its round had given up
-    on it. `version`: of the service, `1.2.3`."""
+    settings in force. `late(flow, {shard: after})` says that loads have ended, and returns the shards on which their
+    round had given up. `version`: of the service, `1.2.3`."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class Loader:
         connection: Connection,
         door: RowDoor,
         limits: Callable[[str], FlowLimits],
-        late: Callable[[str, str, str], Awaitable[bool]],
+        late: Callable[[str, Mapping[str, str]], Awaitable[Collection[str]]],
         labels: Sequence[str],
         version: str,
         stop: anyio.Event,
@@ -102,6 +102,8 @@ class Loader:
         self._door = door
         self._limits = limits
         self._late = late
+        self._ended: defaultdict[str, dict[str, tuple[str, int]]] = defaultdict(dict)
+        """The loads that ended late, by flow and shard: up to where each was loaded, and how often it is still told."""
         self._tasks: TaskGroup | None = None
         self._stop = stop
         self._bounds = bounds or Anywhere()
@@ -143,16 +145,29 @@ class Loader:
         finally:
             self._loading[ask.flow] -= 1
         if monotonic_s() - began_s >= LATE_S and self._tasks is not None:
-            self._tasks.start_soon(self._tell_late, ask, loaded.after)
+            ended = self._ended[ask.flow]
+            if not ended:
+                self._tasks.start_soon(self._tell_late, ask.flow)
+            ended[ask.shard] = (loaded.after, LATE_LOOKS)
         return msgspec.json.encode(loaded)
 
-    async def _tell_late(self, ask: LoadShard, after: str) -> None:
-        """Say that the load of a shard has ended, if its round does not wait for it any more."""
-        for _ in range(LATE_LOOKS):
-            with suppress(StreamError):  # if all looks fail, the shard is asked again when the load's time is over
-                if await self._late(ask.flow, ask.shard, after):
-                    return
-            await anyio.sleep(LOOK_S)
+    async def _tell_late(self, flow: str) -> None:
+        """Say which loads of a flow have ended, if their round does not wait for them any more: all of them in one
+        change of its progress, which may be long."""
+        ended = self._ended[flow]
+        while ended:
+            told, left = dict(ended), list[str]()
+            with suppress(StreamError):  # if all looks fail, a shard is asked again when the load's time is over
+                left += await self._late(flow, {shard: after for shard, (after, _) in told.items()})
+            for shard, (after, looks) in told.items():
+                if ended[shard] != (after, looks):
+                    continue  # it was loaded once more meanwhile
+                if shard in left or looks == 1:
+                    del ended[shard]
+                else:
+                    ended[shard] = (after, looks - 1)
+            if ended:
+                await anyio.sleep(LOOK_S)
 
     async def _load_in_zone(self, handler: FlowHandler, ask: LoadShard) -> ShardLoaded:
         if handler.scope is None:

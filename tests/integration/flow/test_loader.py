@@ -5,13 +5,15 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Protocol
 
 import anyio
+import msgspec
 import pytest
 
+from actors.flow import loader as loader_module
 from actors.flow.flows import FlowLimits, rows_topic
 from actors.flow.handler import FlowContext, FlowHandler, LoadedRow
 from actors.flow.loader import Loader
@@ -19,7 +21,7 @@ from actors.jobs.row_adds import RowAdds, Since
 from penstock.sdk.flows import _async
 from streams.errors import StreamError
 from streams.link.connection import Connection
-from streams.messages.flow import LoadShard, ShardLoaded
+from streams.messages.flow import ANY_GROUP, LoadShard, ShardLoaded
 from tests.support.job_workers import opened_topics
 from tests.support.jobs import open_jobs
 from tests.support.moments import a_moment
@@ -83,8 +85,8 @@ def handler_of(load: Load, *, at_once: int = 4) -> FlowHandler:
     )
 
 
-async def in_time(_flow: str, _shard: str, _after: str) -> bool:
-    return False
+async def in_time(_flow: str, _ended: Mapping[str, str]) -> list[str]:
+    return []
 
 
 @asynccontextmanager
@@ -107,6 +109,45 @@ async def asking(connection: Connection, load: Load, **limits: Any) -> AsyncIter
             return await loader.load(handler, LoadShard(flow="pay", shard=shard, limit=limit, after=after))
 
         yield ask
+
+
+async def test_loads_that_end_late_are_told_together(connection: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loader_module, "LATE_S", 0.0)
+    monkeypatch.setattr(loader_module, "LOOK_S", 0.01)
+    told, all_ended, is_told = list[Mapping[str, str]](), anyio.Event(), anyio.Event()
+
+    async def load(ctx: FlowContext, shard: str, limit: int) -> Any:
+        return []
+
+    async def late(_flow: str, ended: Mapping[str, str]) -> list[str]:
+        told.append(ended)
+        await all_ended.wait()
+        if len(told) == 3:
+            is_told.set()
+        return [shard for shard in ended if shard != "7" or len(told) == 3]
+
+    loader = Loader(
+        [handler_of(load)],
+        connection=connection,
+        door=Slow(),
+        limits=lambda _flow: FlowLimits(),
+        late=late,
+        labels=(),
+        version="1.0.0",
+        stop=anyio.Event(),
+    )
+    subject = connection.namespace.flow_loads("pay", ANY_GROUP, "")
+    async with anyio.create_task_group() as tasks:
+        await tasks.start(loader.run)
+        for shard in range(100):
+            ask = LoadShard(flow="pay", shard=str(shard), limit=3)
+            await connection.request(subject, msgspec.json.encode(ask))
+        all_ended.set()
+        with anyio.fail_after(60):
+            await is_told.wait()
+        tasks.cancel_scope.cancel()
+    assert [len(ended) for ended in told] == [1, 99, 1]
+    assert "7" in told[2]
 
 
 async def test_one_call_at_a_time_and_adds_beside_one_another(connection: Connection) -> None:
