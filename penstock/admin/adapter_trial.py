@@ -202,7 +202,7 @@ async def _try(client: TrialClient[AdapterTrial], window: Window) -> set[str]:
         trial.why = f"{len(first.bad)} of {len(first.bad)} rows cannot be read; the first: {first.bad[0].reason}"
         return set()
     found = await read_window(client, window)
-    _judge(client, window, found)
+    _judge(client, found)
     if found.keys and trial.verdict in ("proven", "unproven", "short"):
         await try_halves(client, window, found)
         await try_bounds(client, window, found)
@@ -322,7 +322,7 @@ async def _try_numbers(
             client.log.hints.append(f"[pages] first = {begins_at - 1}: there is a page before {name} = {begins_at}")
 
 
-def _judge(client: TrialClient[AdapterTrial], window: Window, found: TrialWindow) -> None:
+def _judge(client: TrialClient[AdapterTrial], found: TrialWindow) -> None:
     trial, result, file = client.log, found.reading.result, client.file
     trial.orders, trial.missing = result.distinct, result.missing
     trial.bad_rows = max(trial.bad_rows, len(result.bad))

@@ -46,10 +46,9 @@ class StaleFence(msgspec.Struct, frozen=True):
 
 
 class Completed(msgspec.Struct, frozen=True):
-    """The slice is complete. `finished_pass` names the backfill that is complete with it, if one is."""
+    """The slice is complete."""
 
     slice: OpenSlice
-    finished_pass: str = ""
 
 
 class Retried(msgspec.Struct, frozen=True):
@@ -84,7 +83,6 @@ class GaveUp(msgspec.Struct, frozen=True):
     """The slice is a hole now, and an administrator must get a notice."""
 
     hole: Hole
-    finished_pass: str = ""
 
 
 def take(
@@ -131,7 +129,7 @@ def complete(
     ledger = _tuned(ledger, held, held.length_ms, rows)
     after = _judged(revised(ledger, open=others_read(_swapped(ledger, held))), is_readable)
     after = replace(after, answers=TRUST) if after.answers != TRUST else after
-    return answered(after, now_ms), Completed(held, _finished(ledger, after, held))
+    return answered(after, now_ms), Completed(held)
 
 
 def advance(
@@ -442,8 +440,7 @@ def _give_up(ledger: Ledger, held: OpenSlice, reason: str, now_ms: int) -> tuple
         pass_name=held.pass_name,
         short=held.short,
     )
-    after = revised(ledger, open=_swapped(ledger, held), holes=(*ledger.holes, hole))
-    return after, GaveUp(hole, _finished(ledger, after, held))
+    return revised(ledger, open=_swapped(ledger, held), holes=(*ledger.holes, hole)), GaveUp(hole)
 
 
 def _judged(ledger: Ledger, is_readable: bool | None) -> Ledger:
@@ -452,8 +449,3 @@ def _judged(ledger: Ledger, is_readable: bool | None) -> Ledger:
         return ledger
     trust = TRUST if is_readable else ledger.trust - 1
     return replace(ledger, trust=trust, has_readable=ledger.has_readable and trust > 0)
-
-
-def _finished(before: Ledger, after: Ledger, held: OpenSlice) -> str:
-    is_gone = held.pass_name and len(after.passes) < len(before.passes)
-    return held.pass_name if is_gone else ""

@@ -52,6 +52,10 @@ POLICY = Backoff(retries=1, base_ms=1000, spread=0)
 GOLDEN = Path(__file__).parents[2] / "golden" / "ledger_v1.json"
 
 
+def pass_names(ledger: Ledger) -> list[str]:
+    return [each.name for each in ledger.passes]
+
+
 def ids(ledger: Ledger) -> list[str]:
     return [held.slice_id for held in ledger.open]
 
@@ -367,20 +371,18 @@ def test_that_no_hole_is_left_is_owed_until_it_was_told() -> None:
     assert owe_end(ended).owes_end
 
 
-def test_a_backfill_runs_beside_the_tail_and_tells_when_it_is_through() -> None:
+def test_a_backfill_runs_beside_the_tail_until_it_is_through() -> None:
     settings = replace(SETTINGS, back_open=2)
     ledger = add_backfill(replace(first_ledger(10 * MINUTE)), "march", 0, 150_000)
     ledger = cut(ledger, settings, 10 * MINUTE)
     assert ids(ledger) == ["b1-0-60000", "b1-60000-120000"]
     assert (ledger.watermark_ms, ledger.frontier_ms) == (10 * MINUTE, 10 * MINUTE)
-    ledger, done = finished(ledger, "b1-60000-120000")
+    ledger, _ = finished(ledger, "b1-60000-120000")
     ledger = cut(ledger, settings, 10 * MINUTE)
     assert ids(ledger) == ["b1-0-60000", "b1-120000-150000"]
-    assert done.finished_pass == ""
-    ledger, done = finished(ledger, "b1-120000-150000")
-    assert done.finished_pass == ""
-    ledger, done = finished(ledger, "b1-0-60000")
-    assert done.finished_pass == "march"
+    ledger, _ = finished(ledger, "b1-120000-150000")
+    assert pass_names(ledger) == ["march"]
+    ledger, _ = finished(ledger, "b1-0-60000")
     assert ledger.passes == ()
 
 
@@ -410,7 +412,6 @@ def test_a_backfill_whose_last_slice_is_given_up_is_through_too() -> None:
     ledger, held = taken(ledger, "b1-0-60000")
     ledger, result = give_up(ledger, "b1-0-60000", held.fence, "gone", 0)
     assert isinstance(result, GaveUp)
-    assert result.finished_pass == "march"
     assert (ledger.passes, ledger.watermark_ms) == ((), MINUTE)
 
 
@@ -422,10 +423,10 @@ def test_a_hole_of_a_backfill_belongs_to_it_until_it_is_through() -> None:
     ledger, again = redrive_hole(ledger, "b1-0-60000", 0)
     assert again is not None
     assert again.pass_name == "march"
-    ledger, done = finished(ledger, "b1-60000-120000")
-    assert done.finished_pass == ""
-    ledger, done = finished(ledger, "b1-0-60000", 1)
-    assert done.finished_pass == "march"
+    ledger, _ = finished(ledger, "b1-60000-120000")
+    assert pass_names(ledger) == ["march"]
+    ledger, _ = finished(ledger, "b1-0-60000", 1)
+    assert ledger.passes == ()
 
 
 def test_cutting_a_window_again_takes_it_off_the_holes() -> None:
@@ -458,11 +459,11 @@ def test_two_backfills_of_one_window_read_it_one_after_the_other() -> None:
     ledger = cut(ledger, SETTINGS, MINUTE)
     assert ids(ledger) == ["b1-0-60000"]
     assert cut(ledger, SETTINGS, MINUTE) is ledger
-    ledger, done = finished(ledger, "b1-0-60000")
-    assert done.finished_pass == "one"
+    ledger, _ = finished(ledger, "b1-0-60000")
+    assert pass_names(ledger) == ["two"]
     ledger = cut(ledger, SETTINGS, MINUTE)
-    ledger, done = finished(ledger, "b1-0-60000")
-    assert done.finished_pass == "two"
+    ledger, _ = finished(ledger, "b1-0-60000")
+    assert ledger.passes == ()
 
 
 def test_a_second_look_follows_the_watermark_by_its_delay() -> None:
