@@ -184,9 +184,9 @@ class Tasks:
         """Call `listener` with the key of each task that changed or vanished. It must be short."""
         self._live.on_change(listener)
 
-    async def refresh(self) -> None:
-        """Take what is stored now. Raises NoStream, Disconnected."""
-        await self._live.refresh()
+    async def refresh(self, *tasks: str) -> None:
+        """Take what is stored now, of all tasks or of these. Raises NoStream, Disconnected."""
+        await self._live.refresh(*tasks)
 
     async def run(self, *, task_status: TaskStatus[None]) -> None:
         """Follow the bucket until cancelled. Started once all present records are known."""

@@ -26,6 +26,7 @@ from streams.clock import Clock
 from streams.link.connection import Connection
 from streams.messages.begun import MOST_SECONDS, KeyBegun
 from streams.messages.slots import SlotsListed
+from streams.subjects import TOKEN
 
 Kind = Literal["topic", "flow", "task", "platform", "source"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -61,12 +62,13 @@ class RateDoor(NamedTuple):
     """The part that is needed of the engine that has the keys of one kind. `names()`: of the keys, with a rate or
     without. `rate(name)`: per second, 0 for no limit. `change(name, rate)` sets it, and returns the rate in force.
     `None`: as the code, or the wider level, has it. `now(name)`: the rate that acts now, if it is not always the one
-    that was set."""
+    that was set. `refresh(name)` takes what is stored, since this node may not have heard of it."""
 
     names: Callable[[], Iterable[str]]
     rate: Callable[[str], float]
     change: Callable[[str, float | None], Awaitable[float]]
     now: Callable[[str], float] | None = None
+    refresh: Callable[[str], Awaitable[None]] | None = None
 
 
 class NodeShare(Struct, frozen=True, kw_only=True):
@@ -171,14 +173,14 @@ class RatesDesk:
 
     async def show(self, kind: str, name: str, seconds: int = SECONDS) -> RatesView:
         """Return one rate, with its last `seconds` seconds."""
-        found = self._found(kind, name)
+        found = await self._stored(kind, name)
         view = await self._view([found], seconds)
         slots = [one for one in _slots_of(await self._slots.listed(ALL_SLOT_KEYS)) if (one.kind, one.name) == found]
         return replace(view, slots=slots[:MOST_SLOT_KEYS], keys=len(slots))
 
     async def set(self, kind: str, name: str, rate: object) -> RateChanged:
         """Change a rate, live on all nodes. 0: no limit. `None`: as the code, or the wider level, has it."""
-        found, name = self._found(kind, name)
+        found, name = await self._stored(kind, name)
         wanted = checked_rate(rate)
         before = self._rate(found, name)
         return RateChanged(kind=found, name=name, before=before, rate=await self._doors[found].change(name, wanted))
@@ -189,6 +191,14 @@ class RatesDesk:
     def _rate_now(self, kind: Kind, name: str) -> float:
         door = self._doors[kind]
         return (door.now or door.rate)(name)
+
+    async def _stored(self, kind: str, name: str) -> tuple[Kind, str]:
+        """Do as `_found` with what is stored now, whatever this node has heard of."""
+        if TOKEN.fullmatch(name):
+            for each in KINDS:
+                if kind in ("", each) and (refresh := self._doors[each].refresh) is not None:
+                    await refresh(name)
+        return self._found(kind, name)
 
     def _found(self, kind: str, name: str) -> tuple[Kind, str]:
         """Return the key that is meant. An empty kind: the one that has the name. The topic of a flow's rows is the

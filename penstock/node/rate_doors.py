@@ -70,14 +70,18 @@ def _topic_door(topics: Topics, flows: Flows) -> RateDoor:
     async def change(topic: str, rate: float | None) -> float:
         return (await topics.change(topic, {"rate": rate})).rate
 
-    return RateDoor(names, lambda topic: topics.current(topic).rate, change)
+    return RateDoor(names, lambda topic: topics.current(topic).rate, change, refresh=topics.refresh)
 
 
 def _flow_door(topics: Topics, flows: Flows, desk: FlowDesk) -> RateDoor:
     async def change(flow: str, rate: float | None) -> float:
         return (await desk.set(flow, {"rate": rate})).rate
 
-    return RateDoor(flows.known, lambda flow: topics.current(rows_topic(flow)).rate, change)
+    async def refresh(flow: str) -> None:
+        await flows.refresh(flow)
+        await topics.refresh(rows_topic(flow))
+
+    return RateDoor(flows.known, lambda flow: topics.current(rows_topic(flow)).rate, change, refresh=refresh)
 
 
 def _task_door(tasks: Tasks, desk: BatchDesk) -> RateDoor:
@@ -90,7 +94,7 @@ def _task_door(tasks: Tasks, desk: BatchDesk) -> RateDoor:
     async def change(task: str, rate: float | None) -> float:
         return (await desk.limit(task, {"item_rate": rate})).limits.item_rate
 
-    return RateDoor(tasks.known, rate_of, change)
+    return RateDoor(tasks.known, rate_of, change, refresh=tasks.refresh)
 
 
 class _SettingDoors(NamedTuple):

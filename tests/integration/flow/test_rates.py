@@ -13,16 +13,24 @@ from pathlib import Path
 import anyio
 import pytest
 
-from actors.flow.rates_desk import RatesView, RateView
+from actors.flow.flows import Flows
+from actors.flow.rates_desk import RatesDesk, RatesView, RateView
 from actors.jobs.rules.job_answers import Added
+from actors.jobs.topics import Topics
 from penstock.errors import NotAccepted, UsageError
+from penstock.node.rate_doors import _topic_door
 from penstock.sdk.calls import ServiceClient
 from penstock.sdk.client_adds import new_job
 from penstock.sdk.client_jobs import Jobs
 from penstock.sdk.client_rates import RateCalls
+from streams.buckets.bucket import Bucket
+from streams.clock import SYSTEM
 from streams.embedded.server import EmbeddedServer
 from streams.link.connection import Connection
+from streams.publish.publisher import Publisher
+from tests.support.buckets import add_bucket
 from tests.support.command import Ended, Running, node, penstock
+from tests.support.jobs import topology_of_jobs
 from tests.support.moments import a_moment
 from tests.support.server import make_topology, topology_for
 
@@ -236,3 +244,16 @@ async def test_what_cannot_be_is_refused_with_what_to_do(town: Town, tmp_path: P
         assert (ended.code, told in ended.err) == (2, True), ended.err
     ended = await town.command("list")
     assert "no node answers; start one with the role `desk`" in ended.err
+
+
+async def test_the_rate_of_a_topic_is_set_at_a_node_that_has_not_heard_of_it_yet(
+    connection: Connection, publisher: Publisher
+) -> None:
+    await make_topology(connection, topology_of_jobs(connection.namespace))
+    bucket = Bucket(connection, publisher, await add_bucket(connection, "TOPICS"), bytes)
+    there, here = (Topics(bucket, connection, connection.namespace) for _ in range(2))
+    await there.change("mail", {"rate": 5})
+    door = _topic_door(here, Flows(bucket))
+    desk = RatesDesk(connection, doors={"topic": door}, leases=bucket, living=set, clock=SYSTEM)
+    changed = await desk.set("topic", "mail", 7)
+    assert (changed.before, changed.rate) == (5, 7)
