@@ -37,6 +37,8 @@ from tests.support.proxy import Proxy, proxy
 APP = "tests.support.history_handlers"
 ROLES = "timer,desk,gateway,worker"
 SETTINGS = {"attempts": 1_000, "backoff": "100ms", "backoff_cap": "500ms"}
+PARTED = ("parted", "deaf", "mute", "bridged")
+"""What may befall the links between three servers."""
 Hurt = Literal["nodes", "wires", "servers"]
 CALL_S = 12.0
 """After this a caller over HTTP gives up: unknown."""
@@ -219,7 +221,7 @@ class HistoryWorld:
 
     async def _hurt_servers(self) -> None:
         chance, is_alone = self._chance, len(self.servers.ports) == 1
-        ways = ("killed", "stopped", "stopped") if is_alone else ("killed", "stopped", "stopped", "parted", "bridged")
+        ways = ("killed", "stopped", "stopped") if is_alone else ("killed", "stopped", "stopped", *PARTED)
         while True:
             await anyio.sleep(chance.uniform(2, self.form.pick(6, 15)))
             how, at = chance.choice(ways), chance.randrange(len(self.servers.ports))
@@ -229,7 +231,7 @@ class HistoryWorld:
             if how == "stopped" and chance.random() < 0.5:
                 await self._crowd.meet(partial(self.servers.hurt, "stopped", at=at))
                 continue
-            longest_s = self.form.pick(4, 25) if how in ("parted", "bridged") else self.form.pick(2, 8)
+            longest_s = self.form.pick(4, 25) if how in PARTED else self.form.pick(2, 8)
             await self.servers.hurt(how, chance.uniform(0.2, longest_s), at)
 
     async def _heal(self) -> None:
@@ -340,6 +342,8 @@ def _together(servers: list[ServerProcess], links: Links) -> Servers:
             case "parted":  # from both others, while its clients still reach it
                 links.part(at, one)
                 links.part(at, other)
+            case "deaf" | "mute":  # one direction alone
+                links.cut_off_one_way(at, is_deaf=how == "deaf")
             case "bridged":  # two do not reach each other, and the third reaches both
                 links.part(one, other)
         await anyio.sleep(seconds)

@@ -128,6 +128,14 @@ class Links:
         for other in {0, 1, 2} - {index}:
             self.part(index, other)
 
+    def cut_off_one_way(self, index: int, *, is_deaf: bool) -> None:
+        """Hold back what the others send a server (it is deaf), or what it sends them. The other direction goes on."""
+        for other in {0, 1, 2} - {index}:
+            dials, dialled = self._wires[index, other], self._wires[other, index]
+            dials.hold("client" if is_deaf else "server")
+            dialled.hold("server" if is_deaf else "client")
+            self._parted += (dials, dialled)
+
     def join(self) -> None:
         """Break the links that were parted. What was held back is lost, and the servers link up again."""
         while self._parted:
