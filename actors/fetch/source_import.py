@@ -5,6 +5,8 @@ With a fault nothing is written. Each source is written as a single one is (`pen
 its ledger, and last the record that makes nodes look at it. Rows are written beside each other. A crash in between
 leaves some sources out, and the same rows again go on from there. What is there in the same form is not written again.
 
+Under repeats: a late try of a call leaves each row that the call has written before as it is now.
+
 When it cannot go on: a source that somebody else changes again and again is listed as a fault. The others go on.
 """
 
@@ -35,6 +37,7 @@ from actors.runtime.rules.setting_values import BadSetting, start_ms_of
 from platforms.adapter import Adapter
 from platforms.errors import BadDeclaration
 from streams.buckets.bucket import Bucket
+from streams.calls import kept_with, mark_of
 from streams.clock import Clock
 from streams.errors import MalformedMessage, MalformedSubject, RevisionConflict
 from streams.link.connection import Connection
@@ -97,9 +100,11 @@ class Imported(Struct, frozen=True, kw_only=True):
 
 
 class _Known(Struct):
-    """What is stored: settings, records with their revisions, ledgers with theirs."""
+    """What is stored: settings, records with their revisions, ledgers with theirs. `calls`: the marks of the calls that
+    wrote a record, if any (streams/calls.py)."""
 
     settings: StoredSettings
+    calls: dict[SourceKey, Sequence[str]]
     records: dict[SourceKey, tuple[SourceRecord | Broken, int]]
     ledgers: dict[SourceKey, tuple[Ledger | Broken, int]]
 
@@ -186,8 +191,12 @@ class Importer:
     async def _read(self) -> _Known:
         settings = await read_stored(self._settings)
         records: dict[SourceKey, tuple[SourceRecord | Broken, int]] = {}
+        calls: dict[SourceKey, Sequence[str]] = {}
         for entry in await self._settings.bucket.entries("source.>"):
-            records[source_of(entry.key.removeprefix("source."))] = decoded(entry, SourceRecord), entry.revision
+            source = source_of(entry.key.removeprefix("source."))
+            records[source] = decoded(entry, SourceRecord), entry.revision
+            if entry.calls:
+                calls[source] = entry.calls
         ledgers: dict[SourceKey, tuple[Ledger | Broken, int]] = {}
         async for found in in_pieces(await self._ledgers.entries()):
             source = source_of(found.key)
@@ -195,7 +204,7 @@ class Importer:
                 ledgers[source] = read_ledger(source, found.raw), found.revision
             except BrokenLedger as error:
                 ledgers[source] = Broken(found.key, str(error)), found.revision
-        return _Known(settings, records, ledgers)
+        return _Known(settings, calls, records, ledgers)
 
     async def _check(
         self, rows: Sequence[NumberedRow], known: _Known, levels: Levels, there: set[SourceKey]
@@ -254,6 +263,8 @@ class Importer:
             raise BadSourceRow("source", f"its stored record does not decode: {record[0].why}; remove the source first")
         if ledger is None:
             raise BadSourceRow("source", f"it is there, and its ledger is not: penstock sources rewind {source} TIME")
+        if mark_of(row) in known.calls.get(source, ()):
+            return ()  # an earlier try of this call has written it, and others may have changed it since
         return tuple(_differences(row, record[0], known.settings.levels.values(level)))
 
     # ---- writing
@@ -301,9 +312,11 @@ class Importer:
                 await self._ledgers.compare_and_set(source.key, msgspec.json.encode(paused), ledger[1])
         before = record[0] if record is not None and isinstance(record[0], SourceRecord) else None
         after = SourceRecord(row.adapter, row.account, revision if before is None else before.settings_revision)
-        if after != before:
-            at = 0 if record is None else record[1]
-            await self._settings.bucket.compare_and_set(f"source.{source.key}", msgspec.json.encode(after), at)
+        mark = mark_of(row)
+        if after != before or mark:  # it is written last, and its mark says that all of the row was
+            at, kept = 0 if record is None else record[1], kept_with(known.calls.get(source, ()), mark)
+            raw = msgspec.json.encode(after)
+            await self._settings.bucket.compare_and_set(f"source.{source.key}", raw, at, kept=kept)
         level = LevelName(source.platform, source.source).key
         if record is None and (ledger is not None or level in known.settings.revisions):
             await self._make_again(each, known, levels)

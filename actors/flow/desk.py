@@ -86,8 +86,8 @@ class FlowJobsDoor(Protocol):
         """Return what is in the way of a row in flight, or that it ended. `None`: it is not in flight."""
         ...
 
-    async def begin(self, flow: str) -> str:
-        """Have a round now. Return its id."""
+    async def begin(self, flow: str, nonce: str = "") -> str:
+        """Have a round now. Return its id. `nonce`: the same in each try of one call."""
         ...
 
     async def next_round(self, flow: str) -> tuple[int, str]:
@@ -241,7 +241,7 @@ class FlowDesk:
         self._flows.current(flow)
         if self._jobs.is_paused(flow):
             raise BadFlow(f"flow {flow}: is paused; resume it first")
-        await self._jobs.begin(flow)
+        await self._jobs.begin(flow, mark_of("run"))
         return await self.show(flow)
 
     async def _paused(self, flow: str, is_paused: bool) -> FlowView:

@@ -30,6 +30,7 @@ from penstock.errors import PenstockError, UsageError
 from penstock.times import span_text, time_text
 from platforms.adapter import Adapter
 from platforms.declared import declare
+from streams.calls import kept_with
 from streams.errors import RevisionConflict
 
 __all__ = ["Edit", "SourceAdded", "Wanted", "add", "change"]
@@ -250,7 +251,8 @@ async def _store_record(
     if entry is None or msgspec.json.decode(entry.value, type=SourceRecord) != known:
         raise PenstockError(f"{source} was changed by somebody else just now; look at it and try again")
     try:
-        await records.settings.compare_and_set(key, msgspec.json.encode(after), entry.revision)
+        kept = kept_with(entry.calls, "")  # a late try of an import finds that it was done
+        await records.settings.compare_and_set(key, msgspec.json.encode(after), entry.revision, kept=kept)
     except RevisionConflict:
         raise PenstockError(f"{source} was changed by somebody else just now; look at it and try again") from None
     changed = [f"adapter: {known.adapter} -> {adapter}"] if adapter != known.adapter else []

@@ -317,7 +317,8 @@ class Bucket(Generic[T]):
             return None
         key = headers["Nats-Subject"].removeprefix(self._prefix)
         stored_ms = milliseconds_of(headers["Nats-Time-Stamp"])
-        return Entry(key, answer.payload, int(headers["Nats-Sequence"]), self._codec.decode, stored_ms=stored_ms)
+        revision, calls = int(headers["Nats-Sequence"]), headers.get(KEPT_HEADER, "").split()
+        return Entry(key, answer.payload, revision, self._codec.decode, stored_ms=stored_ms, calls=calls)
 
 
 def _is_deleted(headers: Mapping[str, str]) -> bool:

@@ -21,8 +21,8 @@ _UNSET: Any = object()
 
 class Entry(Generic[T]):
     """A value as stored. `raw`: its bytes. `revision`: its sequence in the bucket, for compare-and-set. `stored_ms`:
-    when it was stored, by the server's clock. `calls`: the marks of the calls that changed it last, where one key was
-    read (streams/calls.py)."""
+    when it was stored, by the server's clock. `calls`: the marks of the calls that changed it last (streams/calls.py).
+    None where a watch brought it."""
 
     __slots__ = ("_decode", "_value", "calls", "key", "raw", "revision", "stored_ms")
 

@@ -103,9 +103,9 @@ class FlowJobs:
             chosen["slot_key"] = f"{ROW_PATH}{path}"
         await self._topics.change(rows_topic(flow), chosen)
 
-    async def begin(self, flow: str) -> str:
-        """Have a round now, beside the schedule. Return its id."""
-        return (await self._schedules.trigger(rounds_topic(flow), ROUND)).id
+    async def begin(self, flow: str, nonce: str = "") -> str:
+        """Have a round now, beside the schedule. Return its id. `nonce`: the same in each try of one call."""
+        return (await self._schedules.trigger(rounds_topic(flow), ROUND, nonce=nonce)).id
 
     async def next_round(self, flow: str) -> tuple[int, str]:
         """Return when the next round is due, or 0 and why none comes."""

@@ -10,7 +10,8 @@ import pytest
 from aiohttp import ClientSession
 
 from actors.fetch.sources import SourceKey
-from actors.flow.flows import FlowRecord, Flows
+from actors.flow.flows import FlowRecord, Flows, rounds_topic
+from actors.jobs.rules.schedule_record import decode_schedule
 from penstock.sdk.calls import ServiceClient
 from penstock.sdk.client_flows import FlowCalls
 from penstock.sdk.client_rates import RateCalls
@@ -86,6 +87,38 @@ async def test_a_late_try_changes_no_flow(tried: Try, flow: str) -> None:
     assert (await tried("flow", "pause", call="f-three", flow=flow))["is_paused"]
     assert not (await tried("flow", "resume", call="f-four", flow=flow))["is_paused"]
     assert not (await tried("flow", "pause", of="f-three", flow=flow))["is_paused"]
+
+
+async def test_a_late_try_begins_no_further_round(tried: Try, flow: str, link: Connection) -> None:
+    await tried("flow", "set", call="r-zero", flow=flow, set={"every": "1h"})
+    for call in ({"call": "r-one"}, {"of": "r-one"}, {"call": "r-two"}, {"of": "r-one"}):
+        await tried("flow", "run", flow=flow, **call)
+    async with Publisher(link) as publisher:
+        schedules = Bucket(link, publisher, link.namespace.bucket("RECURRING"), bytes)
+        [entry] = await schedules.entries(f"{rounds_topic(flow)}.>")
+    assert len(decode_schedule(entry.raw).nonces) == 2, "one for each of two calls"
+
+
+async def test_a_late_try_imports_nothing_again(tried: Try) -> None:
+    def row(rate: int, shop: str) -> dict[str, Any]:
+        account = {"base_url": "http://127.0.0.1:9", "shop": shop, "token": "env:T"}
+        return {"source": "mall/late", "adapter": "mall", "account": account, "settings": {"rate": rate}}
+
+    async def now() -> tuple[int, str]:
+        [found] = (await tried("sources", "export", call=secrets.token_hex(4)))["sources"]
+        return found["settings"]["rate"], found["account"]["shop"]
+
+    first = {"sources": [row(5, "a")], "update": True}
+    assert (await tried("sources", "import", call="i-1", **first))["added"] == 1
+    assert (await tried("sources", "import", of="i-1", **first))["same"] == 1
+    second = {"sources": [row(7, "a")], "update": True}
+    assert (await tried("sources", "import", call="i-2", **second))["changed"] == 1
+    assert (await tried("sources", "import", call="i-3", sources=[row(9, "b")], update=True))["changed"] == 1
+    for of, late in (("i-1", first), ("i-2", second)):
+        assert (await tried("sources", "import", of=of, **late))["same"] == 1
+        assert await now() == (9, "b")
+    assert (await tried("sources", "import", call="i-4", **first))["changed"] == 1
+    assert await now() == (5, "a")
 
 
 async def test_a_late_try_sets_no_rate(tried: Try, flow: str, link: Connection) -> None:

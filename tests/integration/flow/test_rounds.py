@@ -201,7 +201,7 @@ class Topics(NoRows, Followed):
     async def job(self, flow: str, shard: str, key: str) -> None:
         return None
 
-    async def begin(self, flow: str) -> str:
+    async def begin(self, flow: str, nonce: str = "") -> str:
         return ""
 
     async def next_round(self, flow: str) -> tuple[int, str]:
