@@ -13,7 +13,7 @@ import asyncio
 import secrets
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
+from functools import cache, partial
 from itertools import count
 from typing import NamedTuple, TypeVar
 
@@ -91,7 +91,8 @@ class ServiceClient:
 
     def __init__(self, connection: Connection, service: str, timeout_s: float) -> None:
         self.connection = connection
-        self._service = service
+        self.subject = cache(partial(connection.namespace.api, service))
+        """Returns the subject of an endpoint."""
         self._timeout_s = timeout_s
         self._name, self._numbers = secrets.token_hex(8), count()
         self._preferred, self._preferred_until_s = "", 0.0
@@ -166,9 +167,6 @@ class ServiceClient:
             await self.connection.leave("no node answers there")
 
     # ---- for its questions, and for what is sent without waiting
-
-    def subject(self, endpoint: str) -> str:
-        return self.connection.namespace.api(self._service, endpoint)
 
     def fresh_name(self) -> str:
         """Return a name for one try of one request."""
