@@ -184,9 +184,13 @@ async def test_a_shop_that_refuses_and_changes_while_it_is_read_leaves_no_order_
         assert still - numbers == set()
 
 
-@pytest.mark.parametrize("asks", ["", 'at = "{now}"'], ids=["by windows alone", "by its time too"])
+@pytest.mark.parametrize(
+    ("asks", "rule"),
+    [("", ""), ('at = "{now}"', ""), ("", '[[errors]]\nbody = "error.code"\nequals = "E05"\noutcome = "empty"')],
+    ids=["by windows alone", "by its time too", "as if there were none"],
+)
 async def test_a_shop_whose_clock_is_ten_minutes_behind_is_neither_parked_nor_full_of_holes(
-    connection: Connection, publisher: Publisher, asks: str
+    connection: Connection, publisher: Publisher, asks: str, rule: str
 ) -> None:
     """It refuses windows that have not ended by its clock, and requests of another time. What it refuses is its Date's
     to explain, and nobody's mistake."""
@@ -194,19 +198,25 @@ async def test_a_shop_whose_clock_is_ten_minutes_behind_is_neither_parked_nor_fu
     orders = [TeaOrder(number, 1, now_s - 700 - 19 * number) for number in range(100)]
     async with open_teashop(orders) as shop, running_node(connection, publisher) as node:
         shop.behind_s = 600
-        table = tomllib.loads(REST.replace("[auth]", f"{asks}\n[auth]"))
+        table = tomllib.loads(REST.replace("[auth]", f"{asks}\n[auth]") + rule)
         await put_setting(connection, publisher, "adapter.tearest", table)
-        await put_setting(connection, publisher, "fetch.tearest", {"slice": "1m"})
         for source, ago_s in ((new, 300), (key, 3_000)):
             start_ms, account = (now_s - ago_s) * 1000, {"code": KEY}
             await add_source(
-                connection, publisher, source, adapter="tearest", url=shop.url, start_ms=start_ms, account=account
+                connection,
+                publisher,
+                source,
+                adapter="tearest",
+                url=shop.url,
+                start_ms=start_ms,
+                account=account,
+                slice="1m",
             )
         ledger = await ledger_when(node.engine, key, lambda each: each.watermark_ms > (now_s - 750) * 1000)
         assert (ledger.holes, ledger.state, ledger.watermark_ms < (now_s - 600) * 1000) == ((), "running", True)
         assert {int(order.order_key) for order in await stored_orders(connection)} >= set(range(3, 100))
         ledger = await ledger_when(node.engine, new, lambda each: all(piece.reason for piece in each.open))
-        assert (ledger.holes, ledger.state) == ((), "running")
+        assert (ledger.holes, ledger.state, ledger.watermark_ms) == ((), "running", (now_s - 300) * 1000)
         assert all(piece.not_before_ms > (now_s + 200) * 1000 for piece in ledger.open)
 
 
