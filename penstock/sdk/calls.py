@@ -58,7 +58,8 @@ PREFERRED_S = 10.0
 READS = {"check", "count", "export", "history", "items", "list", "peek", "plan", "report"} | {
     *("routing", "shards", "sheet", "show", "tasks", "topics", "why")
 }
-"""Endpoints that change nothing, of all services. If no reply came, there is nothing that may have been done."""
+"""Endpoints that change nothing, of all services. If no reply came, there is nothing that may have been done. The table
+of operations says the same, but a client would load every door with it. `test_operations.py` compares the two."""
 NOBODY = 503
 """The server's status if no client subscribes to the subject."""
 LATE_S = 30.0
