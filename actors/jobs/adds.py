@@ -37,7 +37,7 @@ from streams.errors import OutcomeUnknown, Repeated, RevisionConflict, StreamErr
 from streams.jobs.moves import Move
 from streams.messages.jobs import READY_TOKENS, FirstTry, JobRecord, OnSame, Outcome, State
 from streams.publish.outcomes import Receipt
-from streams.reads.log import delete_entry, purge_subject
+from streams.reads.log import delete_entries, purge_subject
 from streams.subjects import token_of
 
 LONGEST_AGE_S = 35.0
@@ -323,7 +323,7 @@ class JobAdds:
         if found is not None and (is_ready or is_end):
             try:  # what was ready, or is remembered, does not go by itself
                 # A record of an end that came back would keep the new job from running (ADR 35).
-                await delete_entry(self._jobs.connection, self._jobs.name, found.seq, erase=is_end)
+                await delete_entries(self._jobs.connection, self._jobs.name, [found.seq], erase=is_end)
             except StreamError as error:
                 return OutcomeUnknown(f"stored, but the one before is still there: {error}", subject=job.id)
         return _stored(job, move, seq)._replace(has_replaced=found is not None and found.job is not None)

@@ -178,13 +178,13 @@ async def delete_entry(connection: Connection, stream: str, seq: int, *, erase: 
     return answer is not None
 
 
-async def delete_entries(connection: Connection, stream: str, seqs: Iterable[int]) -> int:
+async def delete_entries(connection: Connection, stream: str, seqs: Iterable[int], *, erase: bool = False) -> int:
     """Remove messages for good, some at a time. Return how many were there. One of which it is not known is looked
-    for."""
+    for. `erase`: as above."""
 
     async def delete(seq: int) -> bool:
         try:
-            return await delete_entry(connection, stream, seq)
+            return await delete_entry(connection, stream, seq, erase=erase)
         except OutcomeUnknown:
             if await entry_at(connection, stream, seq) is not None:
                 raise

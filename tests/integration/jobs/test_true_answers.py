@@ -327,6 +327,27 @@ async def test_a_kick_of_a_buried_job_that_is_stored_is_not_told_that_there_is_n
         assert await office.state("a") == "ready"
 
 
+async def test_a_kick_is_known_though_the_removal_of_the_burial_was_answered_late(
+    connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first request removes it, and its answer does not come in time. The next one finds it gone."""
+    async with open_office(connection) as office:
+        await office.add("a")
+        assert [answer.code for answer in await office.desk.bury([(await office.reserve()).receipt])] == ["ok"]
+        request, own, late = f"STREAM.MSG.DELETE.{connection.namespace.stream('JOBS')}", connection.api, list[str]()
+
+        async def api(subject: str, *args: Any, **more: Any) -> Any:
+            answer = await own(subject, *args, **more)
+            if subject == request and not late:
+                late.append(subject)
+                raise OutcomeUnknown("no answer in time", subject=subject)
+            return answer
+
+        monkeypatch.setattr(connection, "api", api)
+        await office.desk.kick(TOPIC, "a")
+        assert (await office.state("a"), late) == ("ready", [request])
+
+
 # ---- settling at the end of the TTR
 
 TTR_MS = 2_000
