@@ -137,7 +137,12 @@ async def _put(call: CommandCall, which: str, wanted: "Schedule", *, is_replaced
     except BadRecurrence as error:
         raise UsageError(str(_as_typed(error))) from error
     async with _opened(call) as schedules:
-        told = await schedules.put(which, wanted, is_replaced=is_replaced)
+        try:
+            told = await schedules.put(which, wanted, is_replaced=is_replaced)
+        except NotAccepted as refused:
+            if refused.field != "at_ms":
+                raise
+            raise UsageError(f"--at {time_text(wanted.at_ms)}: is past; give a later moment") from refused
     nexts = told.schedule.next_ms
     nexts_text = f"due {', '.join(map(time_text, nexts))}" if nexts else told.schedule.state
     call.out.say(f"{which}: {'added' if told.is_changed else 'is there already, just so'}; {nexts_text}")

@@ -12,6 +12,7 @@ from actors.jobs.rules.schedule_record import MOST_RUNS, Misfire, Overlap, Sched
 from actors.jobs.rules.schedule_targets import check_target
 from actors.jobs.rules.schedule_times import body_at, next_dues, occurrence
 from actors.jobs.rules.topic_settings import TopicSettings
+from actors.runtime.rules.setting_values import duration_text
 from streams.jobs.timetable import LATEST_MS, BadSchedule, check_tz
 
 SHORTEST_EVERY_MS = 1_000
@@ -51,7 +52,7 @@ def _check_recurrence(record: Schedule) -> None:
         check_cron(record.cron)
     for field, span_ms in (("every_ms", record.every_ms), ("fixed_delay_ms", record.fixed_delay_ms)):
         if span_ms and not SHORTEST_EVERY_MS <= span_ms <= LONGEST_EVERY_MS:
-            raise BadRecurrence(field, f"{span_ms}ms", "is out of range", "use 1s to 366d")
+            raise BadRecurrence(field, duration_text(span_ms), "is out of range", "use 1s to 366d")
     try:
         check_tz(record.tz)
     except BadSchedule as error:
@@ -61,7 +62,9 @@ def _check_recurrence(record: Schedule) -> None:
 def _check_moments(record: Schedule) -> None:
     """Check that each moment is one that a schedule can have."""
     if not 0 <= record.initial_delay_ms <= LONGEST_EVERY_MS:
-        raise BadRecurrence("initial_delay_ms", f"{record.initial_delay_ms}ms", "is out of range", "use 0s to 366d")
+        raise BadRecurrence(
+            "initial_delay_ms", duration_text(record.initial_delay_ms), "is out of range", "use 0s to 366d"
+        )
     for field in ("at_ms", "start_ms", "last_ms", "added_ms", "buffered_ms", "claim_ms"):
         _check_range(field, getattr(record, field), 0, LATEST_MS)
     kept = (
@@ -109,8 +112,8 @@ def _check_range(field: str, value: int, least: int, most: int) -> None:
 def _check_jitter(record: Schedule, gap_ms: int) -> None:
     """Raise BadRecurrence if an occurrence could be due after the next one. `gap_ms`: from one to the next."""
     if not 0 <= record.jitter_ms < gap_ms:
-        hint = f"use less than {gap_ms}ms, the shortest time from one to the next"
-        raise BadRecurrence("jitter_ms", f"{record.jitter_ms}ms", "is out of range", hint)
+        hint = f"use less than {duration_text(gap_ms)}, the shortest time from one to the next"
+        raise BadRecurrence("jitter_ms", duration_text(record.jitter_ms), "is out of range", hint)
 
 
 def _check_data_time(record: Schedule) -> None:
@@ -129,7 +132,7 @@ def check_wanted(record: Schedule) -> Schedule:
     """Return a definition as a person gave it, if it can be followed. Raises BadRecurrence."""
     if record.start_ms and record.initial_delay_ms:
         hint = "give one of them"
-        raise BadRecurrence("initial_delay_ms", f"{record.initial_delay_ms}ms", "stands beside a start", hint)
+        raise BadRecurrence("initial_delay_ms", duration_text(record.initial_delay_ms), "stands beside a start", hint)
     check_schedule(record)
     if record.cron and record.jitter_ms:
         dues = next_dues(record, max(1, record.start_ms - 1), MOST_AT_ONCE)

@@ -24,7 +24,7 @@ def test_the_first_screen_names_every_command_once_under_what_it_is_for() -> Non
 
 def test_a_groups_screen_says_what_each_of_its_commands_does() -> None:
     text = " ".join(" ".join(help_of("batch")).split())
-    assert "items List an instance's items: what was to be done, how it ended, and why." in text
+    assert "items List a batch's items: what was to be done, how it ended, and why." in text
 
 
 @pytest.mark.parametrize(

@@ -59,7 +59,7 @@ def test_a_wrong_argument_ends_with_exit_code_2(
         (["schedules", "add", "mail/n", "--every", "1m", "--at", "2096-01-31T08:00:00Z"], "or fixed_delay or at"),
         (
             ["schedules", "add", "mail/n", "--every", "1m", "--jitter", "1m"],
-            "--jitter '60000ms': is out of range; use less than 60000ms",
+            "--jitter '1m': is out of range; use less than 1m",
         ),
         (["schedules", "add", "mail/n", "--every", "1m", "--jitter", "some"], "--jitter"),
         (["schedules", "add", "mail/n", "--every", "1m", "--initial-delay", "5"], "has no unit"),
