@@ -288,6 +288,9 @@ def _converted(place: str, name: str, value: object) -> Any:
         known = get_args(field.type)
         if isinstance(value, str) and known and all(isinstance(one, str) for one in known):
             raise UsageError(f"{place}: {name}: {value[:80]!a} is not known{_nearest(value, known)}") from error
+        forms = [each.description for each in getattr(field.type, "__metadata__", ()) if each.pattern]
+        if isinstance(value, str) and forms:
+            raise UsageError(f"{place}: {name}: {value[:80]!r} does not fit; use {forms[0]}") from error
         raise UsageError(f"{place}: {name}: {error}") from error
 
 

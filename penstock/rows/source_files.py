@@ -43,7 +43,8 @@ def form_of(path: str, given: str = "") -> str:
     """Return the form of a file by its ending, or as given. Raises UsageError."""
     form = given or Path(path).suffix.removeprefix(".")
     if form not in FORMS:
-        raise UsageError(f"{path}: is {form or 'nothing'!r} by its name; say --form {', '.join(FORMS)}")
+        what = f"--form {form!r} is none" if given else f"{path}: its name says no form"
+        raise UsageError(f"{what}; use --form {', '.join(FORMS)}")
     return form
 
 

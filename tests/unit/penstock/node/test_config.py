@@ -49,7 +49,7 @@ def test_a_length_of_time_has_its_unit_at_every_door(tmp_path: Path) -> None:
         ('log_level = "warn"', "log_level: 'warn' is not known; did you mean 'warning'?"),
         ('password = "hunter2"', "password: looks like a secret; write env:NAME"),
         ('nkey_seed = "SUAIBDPBAUTWCWBKIO6XHQNINK5FWJW4OHLXC3HQ2KFE4PEJUA44CNHTC4"', "nkey_seed: looks like a secret"),
-        ('zone = "Zürich"', "zone: Expected `str` matching regex"),
+        ('zone = "Zürich"', "zone: 'Zürich' does not fit; use 1 to 64 of A-Z a-z 0-9 _ -"),
         ("zone = ", "not TOML"),
         ("[zone]\nname = 1", "zone: Expected `str`, got `object`"),
     ],
@@ -100,7 +100,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
         ("PENSTOCK_HTTP", "[::]:7070", "tokens would travel unencrypted; set http_cert and http_key, or behind_proxy"),
         ("PENSTOCK_HTTP_KEY", "/etc/key.pem", "http_cert, http_key: one without the other"),
         ("PENSTOCK_TOKEN", "hunter2", "token: write env:NAME or file:/path"),
-        ("PENSTOCK_NAMESPACE", "Penstock", "namespace: Expected `str` matching"),
+        ("PENSTOCK_NAMESPACE", "Penstock", "namespace: 'Penstock' does not fit; use 1 to 32 of a-z 0-9 _ -"),
     ],
 )
 def test_mistakes_in_variables_are_named_and_secrets_are_not(variable: str, value: str, said: str) -> None:
