@@ -108,14 +108,15 @@ async def ask_until_led(
     asked: Mapping[str, object],
     timeout_s: float = ELECTED_S,
     domain: str = "",
+    try_s: float = 0.0,
 ) -> tuple[dict[str, Any] | None, bool]:
     """Repeat a request to a stream's leader until there is an answer. Return it, None if there is no such message, and
-    whether an earlier try may have been carried out. Raises as `get_of_leader`."""
+    whether an earlier try may have been carried out. `try_s`: for one try, else `TRY_S`. Raises as `get_of_leader`."""
     deadline_s, is_repeated = monotonic_s() + timeout_s, False
     while True:
         left_s = deadline_s - monotonic_s()
         try:
-            answer = await connection.api(request, asked, timeout_s=min(TRY_S, left_s), domain=domain)
+            answer = await connection.api(request, asked, timeout_s=min(try_s or TRY_S, left_s), domain=domain)
             if _is_led(answer):
                 return answer, is_repeated
             if left_s <= PAUSE_S:

@@ -25,6 +25,8 @@ TIMEOUT_S = 15.0
 COUNTS_AT_ONCE = 64
 AT_ONCE = 32
 """Requests about one message each that are on their way at a time."""
+ALONE_S = 5.0
+"""One try of a delete where no leader can be missing: a repeat would not know whether the first one has done it."""
 FROM_THE_FIRST: Mapping[str, object] = MappingProxyType({"seq": 1})
 
 
@@ -171,8 +173,9 @@ async def delete_entry(connection: Connection, stream: str, seq: int, *, erase: 
     """Remove one message for good. Return False if it was gone before. `erase`: overwrite it in the server's files, so
     that a server that is killed does not find it again (ADR 35). Raises OutcomeUnknown also if it is gone, and an
     earlier try may have removed it."""
-    request = f"STREAM.MSG.DELETE.{stream}"
-    answer, is_repeated = await ask_until_led(connection, request, {"seq": seq, "no_erase": not erase})
+    request, try_s = f"STREAM.MSG.DELETE.{stream}", 0.0 if connection.is_clustered else ALONE_S
+    asked = {"seq": seq, "no_erase": not erase}
+    answer, is_repeated = await ask_until_led(connection, request, asked, try_s=try_s)
     if answer is None and is_repeated:
         raise OutcomeUnknown("it is gone, and an earlier try may have removed it", subject=f"{request} {seq}")
     return answer is not None

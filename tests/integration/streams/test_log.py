@@ -85,6 +85,16 @@ async def test_a_removal_waits_while_a_leader_is_elected(connection: Connection,
         assert await purge_subject(connection, stream, connection.namespace.subject("events", "ab"[seq - 1], "x")) == 1
 
 
+async def test_a_removal_that_a_busy_server_answers_late_is_known(
+    server: EmbeddedServer, connection: Connection, publisher: Publisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = await _fill(connection, publisher, 2)
+    monkeypatch.setattr(leader_get, "TRY_S", 0.05)
+    async with proxy(server.port) as slow, connect(slow.url, name="test") as late:
+        slow.delay(0.2)
+        assert await delete_entry(late, stream, 1)
+
+
 async def test_a_removal_that_a_server_without_leader_refused_may_have_been_done(
     connection: Connection, publisher: Publisher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
