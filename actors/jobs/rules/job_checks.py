@@ -36,4 +36,6 @@ def check_range(field: str, value: int, low: int, high: int) -> None:
 def check_depth(body: Raw) -> None:
     """Raise BadJob for a body that is nested more deeply than every reader can follow."""
     if is_too_deep(body):
-        raise BadJob("body", bytes(body)[:40], "is nested too deeply", f"use at most {DEEPEST} levels")
+        raise BadJob(
+            "body", bytes(body)[:40].decode(errors="replace"), "is nested too deeply", f"use at most {DEEPEST} levels"
+        )
