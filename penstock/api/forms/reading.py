@@ -5,7 +5,7 @@ counts.
 """
 
 from functools import cache
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args, get_type_hints
 
 import msgspec
 from msgspec import Struct
@@ -13,7 +13,7 @@ from msgspec import Struct
 from actors.runtime.rules.setting_values import BadSetting
 from actors.runtime.rules.spellings import decode_spelled, told
 
-__all__ = ["Malformed", "RequestForm", "check_text", "explained", "picked", "read_ask"]
+__all__ = ["Malformed", "RequestForm", "check_text", "choices", "explained", "picked", "read_ask"]
 
 _T = TypeVar("_T", bound=Struct)
 
@@ -36,7 +36,14 @@ def read_ask(payload: bytes, form: type[_T]) -> _T:
     try:
         return decode_spelled(decode, payload or b"{}")
     except (msgspec.MsgspecError, RecursionError, BadSetting) as error:
-        raise Malformed(explained(error)) from error
+        raise Malformed(explained(error) + choices(error, form)) from error
+
+
+def choices(error: Exception, form: type[Any]) -> str:
+    """Return which words a field of the form takes, for the error about a word that it does not take."""
+    said, _, place = str(error).partition(" - at `$.")
+    known = get_args(get_type_hints(form).get(place.rstrip("`"))) if said.startswith("Invalid enum value") else ()
+    return f"; use {', '.join(known)}" if known and all(isinstance(one, str) for one in known) else ""
 
 
 def check_text(payload: bytes) -> None:

@@ -23,6 +23,7 @@ from actors.runtime.rules.setting_values import BadSetting
 from actors.runtime.rules.spellings import decode_spelled
 from actors.runtime.supervisor import one_error
 from actors.zone.desk import ZoneDesk
+from penstock.api.forms.reading import choices
 from penstock.api.http.callers import Caller
 from penstock.api.http.limits import Load, TokenBucket
 from penstock.api.http.problems import RefusedRequest, refused, shown
@@ -233,10 +234,10 @@ def decoded(decode: Callable[[bytes], T], body: bytes, *, what: str = "body") ->
         raise refused(400, "malformed", "nested too deeply", what=what) from None
 
 
-def invalid(error: msgspec.ValidationError, *, what: str) -> RefusedRequest:
+def invalid(error: msgspec.ValidationError, *, what: str, more: str = "") -> RefusedRequest:
     """Return the problem of valid JSON with a wrong value. The text of msgspec names its place."""
     said, _, place = str(error).partition(" - at `$")
-    return refused(422, "bad", shown(said), what=place.rstrip("`").lstrip(".") or what)
+    return refused(422, "bad", shown(said) + more, what=place.rstrip("`").lstrip(".") or what)
 
 
 def query_of(type_: type[T], query: bytes, fields: Mapping[str, str] = {}) -> T:
@@ -257,7 +258,7 @@ def query_of(type_: type[T], query: bytes, fields: Mapping[str, str] = {}) -> T:
     try:
         return msgspec.convert(dict(pairs), type_, strict=False)
     except msgspec.ValidationError as error:
-        raise invalid(error, what="query") from None
+        raise invalid(error, what="query", more=choices(error, type_)) from None
 
 
 def _check_names(names: Sequence[str], type_: type[Any]) -> None:
