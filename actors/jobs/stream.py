@@ -11,7 +11,7 @@ from zlib import crc32
 import anyio
 from msgspec.structs import replace
 
-from actors.jobs.rules.crowds import Crowds
+from actors.jobs.rules.due_crowds import DueCrowds
 from actors.jobs.rules.job_handling import lost_before
 from actors.jobs.rules.job_rules import (
     BACKSTOP_MS,
@@ -105,7 +105,7 @@ class JobStream:
         self.term = LeaderTerm(connection, self.name)
         self._prefixes: dict[tuple[str, str], str] = {}
         self._told: dict[int, list[tuple[int, int, str]]] = {}
-        self._crowds = Crowds()
+        self._crowds = DueCrowds()
         self._hears_crowds = 0
 
     def subject(self, token: str, topic: str, key: str) -> str:

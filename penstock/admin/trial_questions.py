@@ -9,6 +9,7 @@ from penstock.times import span_text, time_text
 from platforms.bounds import Window
 from platforms.diagnosis import sent
 from platforms.errors import PlatformError
+from platforms.page_check import PageSize
 from platforms.reading import Reading
 
 __all__ = ["TrialWindow", "ignored_hint", "read_window", "try_bounds", "try_halves", "try_zone"]
@@ -27,10 +28,14 @@ class TrialWindow(NamedTuple):
         return set(self.rows)
 
 
-async def read_window(client: TrialClient[AdapterTrial], window: Window) -> TrialWindow:
-    """Read a window as a fetcher does."""
+async def read_window(
+    client: TrialClient[AdapterTrial], window: Window, *, page_sizes: dict[str, PageSize] | None = None
+) -> TrialWindow:
+    """Read a window as a fetcher does. `page_sizes`: what it knows of the platform's lists, if not what the trial has
+    seen so far."""
     rows: dict[str, int | None] = {}
-    reading = Reading(client.declared, window, sets_bad_aside=True, checks_window=True, page_sizes=client.page_sizes)
+    sizes = client.page_sizes if page_sizes is None else page_sizes
+    reading = Reading(client.declared, window, sets_bad_aside=True, checks_window=True, page_sizes=sizes)
     while (ask := reading.next()) is not None:
         page = await client.page(ask.window, ask.page)
         if page is None:
@@ -70,8 +75,9 @@ async def try_halves(client: TrialClient[AdapterTrial], window: Window, found: T
 
 
 async def _lacks(client: TrialClient[AdapterTrial], window: Window, keys: set[str]) -> bool:
-    """Return whether the window still lacks orders that its halves list. They may have come in between."""
-    return bool(keys - (await read_window(client, window)).keys)
+    """Return whether the window still lacks orders that its halves list. They may have come in between. It is read as
+    for the first time: who has seen a list of as many orders reads it in parts."""
+    return bool(keys - (await read_window(client, window, page_sizes={})).keys)
 
 
 async def try_bounds(client: TrialClient[AdapterTrial], window: Window, found: TrialWindow) -> None:

@@ -33,7 +33,7 @@ def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> tuple[int, str]:
         (["jobs", "add", "t", "1", "--delay", ""], "is empty; write a number with its unit, as 30s or 2h"),
         (["jobs", "add", "t", "1", "--at="], "is empty; write a moment, as 2026-12-24T08:00:00Z"),
         (["jobs", "release", "r", "--delay", ""], "is empty"),
-        (["up", "--name", "a b"], "name: Expected `str` matching"),
+        (["up", "--name", "a b"], "name: 'a b' does not fit; use 1 to 64 of"),
         (["up", "--nats", "nats://joe:hunter2@h"], "no user or password"),
         (["up", "--seed", "/none.toml"], "/none.toml: No such file"),
         (["up", "--config", "/none.toml"], "/none.toml: No such file"),

@@ -13,7 +13,7 @@ from actors.jobs.rules.schedule_record import Schedule
 from penstock.node.jobs.schedule_targets import accepts
 
 
-def _check(new: Any) -> None:
+def _check(new: Any, *, has_file: bool) -> None:
     raise UnknownTask(new.task)
 
 

@@ -28,7 +28,7 @@ News = tuple[int, int, int]
 """A quarter, what its sender has added to it since its last news, and all that its sender knows of."""
 
 
-class Crowds:
+class DueCrowds:
     """How many jobs the server fires in which quarter, counted since 1970."""
 
     def __init__(self) -> None:

@@ -5,7 +5,7 @@ import pytest
 from anyio import fail_after
 
 from actors.jobs.adds import Stored
-from actors.jobs.rules import crowds
+from actors.jobs.rules import due_crowds
 from actors.jobs.rules.job_rules import BACKSTOP_MS
 from actors.jobs.store import JobStore
 from streams.embedded.server import EmbeddedServer
@@ -30,7 +30,7 @@ async def fires_ms(connection: Connection, stream: str, seq: int) -> int:
 async def test_the_server_fires_a_crowd_one_after_the_other_and_each_job_once(
     jobs: Jobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(crowds, "ROOM", 10)
+    monkeypatch.setattr(due_crowds, "ROOM", 10)
     due_ms, seen = jobs.clock.now_ms() + 500, dict[str, int]()
     with fail_after(30):
         answers = await jobs.store.add_many([(jobs.make(str(n), due_ms=due_ms), "keep") for n in range(FEW)])
@@ -44,14 +44,14 @@ async def test_the_server_fires_a_crowd_one_after_the_other_and_each_job_once(
                 await delivery.ack()
     assert [seen[str(n)] for n in range(FEW)] == sorted(seen.values())
     assert len([spread_ms for spread_ms in seen.values() if not spread_ms]) == 10
-    assert max(seen.values()) < 4 * crowds.QUARTER_MS
+    assert max(seen.values()) < 4 * due_crowds.QUARTER_MS
 
 
 async def test_two_programs_that_delay_jobs_share_the_room(
     jobs: Jobs, server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(crowds, "ROOM", 10)
-    monkeypatch.setattr(crowds, "STEP", 1)
+    monkeypatch.setattr(due_crowds, "ROOM", 10)
+    monkeypatch.setattr(due_crowds, "STEP", 1)
     due_ms = jobs.clock.now_ms() + 3_600_000
     async with (
         connect(server.url, name="other", namespace=jobs.namespace) as link,
@@ -70,7 +70,7 @@ async def test_two_programs_that_delay_jobs_share_the_room(
                 assert found is not None
                 assert found.job is not None
                 spread_ms = found.job.spread_ms
-            assert 0 < spread_ms <= crowds.QUARTER_MS
+            assert 0 < spread_ms <= due_crowds.QUARTER_MS
             assert tries < 9, "alone it would have had room for nine"
 
 
@@ -78,7 +78,7 @@ async def test_the_record_tells_when_the_server_fires_whatever_becomes_of_the_jo
     jobs: Jobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Delayed, made ready by a timer long before the server would, reserved, touched, and given back with a delay."""
-    monkeypatch.setattr(crowds, "ROOM", 1)
+    monkeypatch.setattr(due_crowds, "ROOM", 1)
     stream, due_ms = jobs.namespace.stream("JOBS"), jobs.clock.now_ms() + 1_000
     with fail_after(30):
         await jobs.store.add_many([(jobs.make(str(n), due_ms=due_ms), "keep") for n in range(FEW)])
