@@ -111,6 +111,8 @@ class CommandCall:
 
 PATIENCE_S = 1.5
 """After so long without a connection a person is told what the command waits for."""
+CANCELLED_AGAIN_S = 3.0
+"""What a command does at its end, such as to give back a job, may take so long after Ctrl-C."""
 TAKES_TIMES: Mapping[str, Any] = {"ignore_unknown_options": True, "help_option_names": ["--help"]}
 """For commands with moments among their arguments: `-3h` is one, neither an option nor a call for help."""
 
@@ -166,10 +168,24 @@ def _run(call: CommandCall, body: Callable[[], Awaitable[None]]) -> None:
             with one_error():
                 raise
 
+    async def until_it_ends() -> None:
+        """Ctrl-C cancels this task. A library may lose a cancellation, so the command gets another one."""
+        running = asyncio.ensure_future(alone())  # noqa: TID251 - a task group would be a second layer of cancellation
+        try:
+            await asyncio.wait([running])
+        except asyncio.CancelledError:
+            while not running.done():
+                running.cancel()
+                await asyncio.wait([running], timeout=CANCELLED_AGAIN_S)
+            if running.cancelled() or running.exception() is not None:
+                raise
+        else:
+            await running
+
     try:
         # anyio.run loads more than it has to, and first of all
         with asyncio.Runner(loop_factory=_new_loop()) as runner:
-            runner.run(alone())
+            runner.run(until_it_ends())
         sys.stdout.flush()
     except (typer.Exit, typer.Abort, SystemExit):
         raise
