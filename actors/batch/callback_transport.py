@@ -16,7 +16,8 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 from actors.batch.rules.callbacks import LONGEST_URL, Allowed, may_connect, refusal_of
 from actors.runtime.transport import BadUrl, Transport, check_url, open_transport, shown_url
 
-CONNECTIONS = 64
+PLACES = 64
+"""Calls at once on one node. A receiver that answers nothing takes a place until its time is over."""
 
 
 class BadCallback(ValueError):
@@ -65,5 +66,5 @@ class _CheckedResolver(AbstractResolver):
 @asynccontextmanager
 async def open_callback_transport(allowed: Allowed) -> AsyncIterator[Transport]:
     """Open the client. It closes with the block."""
-    async with open_transport(connections=CONNECTIONS, resolver=_CheckedResolver(allowed)) as transport:
+    async with open_transport(connections=PLACES, resolver=_CheckedResolver(allowed)) as transport:
         yield transport

@@ -47,8 +47,6 @@ TIMEOUT_S = 10.0
 TTR_MS = 60_000
 CALLS_AT_ONCE = 4
 """To one receiver, over all nodes. One that hangs then keeps no call to another from its place."""
-PLACES = 64
-"""Calls at once on one node. A receiver that answers nothing takes a place for `TIMEOUT_S`."""
 MOST_BYTES = 65_536
 """Limit of a response in bytes. Only its status matters."""
 

@@ -15,6 +15,8 @@ import logging
 from actors.fetch.rules.slices import Slice
 from actors.fetch.sources import SourceKey
 from actors.runtime.logs import fields
+from platforms.adapter import Response
+from platforms.outcomes import http_date_ms
 
 log = logging.getLogger(__name__)
 
@@ -67,3 +69,8 @@ class PlatformClocks:
             self._odd.add(source)
             log.warning("platform.odd_clock", extra=fields(source=str(source), ahead_ms=ahead_ms))
         return False
+
+
+def date_of(response: Response) -> int | None:
+    """Return the time of a response by its header, if it has one."""
+    return http_date_ms(response.headers.get("date", ""))

@@ -14,13 +14,12 @@ import anyio
 from msgspec.structs import replace
 
 from actors.fetch.fetcher.calling import called
-from actors.fetch.fetcher.clocks import PlatformClocks
+from actors.fetch.fetcher.clocks import PlatformClocks, date_of
 from actors.fetch.grants import Grants
 from actors.fetch.sources import SourceKey, Sources
 from actors.runtime.secrets import Secret, quoted
 from actors.runtime.transport import PlatformDown, TooMuch, Transport
 from platforms.adapter import Account, Adapter, Later, Refreshing, SlowDown
-from platforms.outcomes import http_date_ms
 from streams.clock import Clock
 
 MOST_BYTES = 1 << 16
@@ -124,7 +123,7 @@ class Logins:
             response = await self._transport.send(request, timeout_s=timeout_s, most_bytes=MOST_BYTES)
         except TooMuch as error:
             raise PlatformDown(str(error)) from error
-        date_ms, now_ms = http_date_ms(response.headers.get("date", "")), self._clock.now_ms()
+        date_ms, now_ms = date_of(response), self._clock.now_ms()
         was_mistimed = self._clocks.was_mistimed(source, date_ms, asked_ms=asked_ms, sent_ms=sent_ms, now_ms=now_ms)
         match called(adapter.login_outcome, response):
             case None:

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from actors.fetch.budget import Budgets, TooSlow
 from actors.fetch.fetcher.calling import called, outcome_of
-from actors.fetch.fetcher.clocks import PlatformClocks
+from actors.fetch.fetcher.clocks import PlatformClocks, date_of
 from actors.fetch.fetcher.decisions import (
     Failed,
     Hopeless,
@@ -60,7 +60,6 @@ from platforms.adapter import (
 from platforms.details import without_details
 from platforms.errors import BrokenContract, Garbled
 from platforms.lists import WindowReading, lists_of
-from platforms.outcomes import http_date_ms
 from platforms.reading import Ask
 from platforms.told_limits import told_by
 from streams.backoff import Backoff, next_delay_ms
@@ -419,11 +418,6 @@ def _in_list(name: str) -> Iterator[None]:
     except BrokenContract as error:
         error.reason = f"list {name!r}: {error.reason}"
         raise
-
-
-def date_of(response: Response) -> int | None:
-    """Return the time of a response by its header, if it has one."""
-    return http_date_ms(response.headers.get("date", ""))
 
 
 def shown(said: bytes) -> str:

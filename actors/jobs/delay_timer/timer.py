@@ -60,7 +60,7 @@ not have in memory takes it 7 ms, another 0.05 ms. So the timer adapts how many 
 MOST_GIVEN, MOST_LEFT, MOST_PASSED = 10_000, 10_000, 1_000
 """How many jobs are dropped at once that another timer was given, that are left to the server, and that others fire.
 The last is done twice for each partition in a turn of the loop. What is left is dropped at the next turn, or a shot
-finds that it was fired. With a tenth of these bounds, jobs were 115 ms late at p99 while nodes were killed, not 33."""
+finds that it was fired. With 2,000, 1,000 and 100 jobs were 115 ms late at p99 while nodes were killed, not 33."""
 SHOTS = 16
 """How many jobs are fired between two looks at the clock."""
 HELD_UP_S = 0.1
@@ -326,8 +326,9 @@ class DelayTimer:
 
     async def _load(self, most: int) -> None:
         """Read the next jobs and prepare them to be fired."""
-        until_ms = self._clock.now_ms() + LEAD_MS + TOGETHER_MS
-        self._leave(self._times.pass_over(self._clock.now_ms() - BACKSTOP_MS, self._fired, MOST_LEFT))
+        now_ms = self._clock.now_ms()
+        until_ms = now_ms + LEAD_MS + TOGETHER_MS
+        self._leave(self._times.pass_over(now_ms - BACKSTOP_MS, self._fired, MOST_LEFT))
         dues = self._times.take(until_ms, most, self._fired)
         self._reading = [due for due in dues if self._is_in_time(due)]
         in_time = [due.name for due in self._reading]

@@ -336,8 +336,13 @@ def freed_ms(*, now_ms: int, remember_s: int, ttl_s: int) -> int:
 def fires_of(job: JobRecord) -> int:
     """Return when the server fires the schedule that a delayed or reserved job is. A job that came back because its TTR
     ran out, and was delayed then, has a receipt, too."""
-    due_ms = job.due_ms + BACKSTOP_MS + job.spread_ms
-    return max(due_ms, job.until_ms + RESERVED_SLACK_MS) if job.receipt else due_ms
+    fires_ms = _due_fires_ms(job)
+    return max(fires_ms, job.until_ms + RESERVED_SLACK_MS) if job.receipt else fires_ms
+
+
+def _due_fires_ms(job: JobRecord) -> int:
+    """Return when the server fires the schedule of a job that waits for its due time."""
+    return job.due_ms + BACKSTOP_MS + job.spread_ms
 
 
 def left_early(job: JobRecord, *, fires_ms: int, now_ms: int) -> JobRecord:
@@ -348,7 +353,7 @@ def left_early(job: JobRecord, *, fires_ms: int, now_ms: int) -> JobRecord:
 def may_be_fired_again(job: JobRecord, stored_ms: int) -> bool:
     """Return whether the server may fire a job's schedule although a timer has. `stored_ms`: when it stored the timer's
     copy. Before the schedule's own time it cannot have loaded it (ADR 14)."""
-    return stored_ms >= job.due_ms + BACKSTOP_MS + job.spread_ms
+    return stored_ms >= _due_fires_ms(job)
 
 
 def has_fired(moved: JobRecord | JobDone, found: JobRecord, *, fires_ms: int) -> bool:

@@ -3,8 +3,8 @@
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-from actors.batch.callback_transport import open_callback_transport
-from actors.batch.callbacks import ATTEMPTS, CALLS_AT_ONCE, PLACES, TOPIC, TRIES, TTR_MS, CallbackJob, CallbackSender
+from actors.batch.callback_transport import PLACES, open_callback_transport
+from actors.batch.callbacks import ATTEMPTS, CALLS_AT_ONCE, TOPIC, TRIES, TTR_MS, CallbackJob, CallbackSender
 from actors.batch.executor.external import Sign
 from actors.batch.instances import Instances
 from actors.batch.rules.callbacks import parse_allowed, signature, task_secret
