@@ -247,11 +247,10 @@ def sink_consumer(namespace: Namespace, name: str) -> ConsumerSpec:
 
 _WITHOUT_LEADER_S = 15.0
 """The ack wait on three servers, where an election takes up to nine seconds and nobody hears an extension (ADR 38)."""
-JOBS_IDLE_S = 3600.0
-"""Seconds. A topic's consumer costs the server 26 kB. Its jobs stay when it goes, and the next pull makes it again."""
-WORK_IDLE_S = 600.0
-"""The same for a task. Each new consumer costs the more, the more there are of them (ADR 80). To make one again costs a
-server some two milliseconds, and a cluster less than a tenth of a second."""
+JOBS_IDLE_S = WORK_IDLE_S = 600.0
+"""Seconds. The consumer of a topic or a task costs the server 26 kB, and each further one the more time, the more there
+are of them (ADRs 65, 80). What waits stays when it goes, and the next pull makes it again, in some two milliseconds, in a
+cluster in less than a tenth of a second."""
 
 
 def job_consumer(
