@@ -166,7 +166,7 @@ class Service:
         self._desks = [_Desk(endpoint) for endpoint in endpoints]
         self._started = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
         self._bytes = 0
-        self._hands: TaskGroup | None = None
+        self._begun: asyncio.Queue[tuple[_Desk, Message] | None] = asyncio.Queue()
         self._resting: list[asyncio.Future[tuple[_Desk, Message] | None]] = []
         self._whose = who
         self._at_it: dict[str, anyio.CancelScope | None] = {}
@@ -185,17 +185,18 @@ class Service:
         try:
             with self._standstill.watching():
                 async with anyio.create_task_group() as hands:
-                    self._hands = hands
+                    hands.start_soon(self._begin, hands)
                     sids += self._listen()
                     await self._connection.flush()
                     task_status.started()
                     await stop.wait()
                     self._is_leaving = True
                     await self._hear_the_rest(sids)
+                    self._begun.put_nowait(None)
                     for rest in self._resting:
                         rest.set_result(None)
         finally:
-            self._hands, self._resting = None, []
+            self._begun, self._resting = asyncio.Queue(), []
             for sid in (*sids, *who):
                 self._connection.unlisten(sid)
 
@@ -302,14 +303,19 @@ class Service:
             reason = f"{name}: {desk.in_hand} requests are in hand already; not done, ask again later"
             self._send_now(request.reply, *desk.error(RequestRefused(BUSY, reason)))
             return
-        assert self._hands is not None
         desk.in_hand += 1
         self._bytes += len(request.payload)
         taken, rest = (desk, request), self._resting.pop() if self._resting else None
         if rest is None or rest.done():  # done: the service is being cancelled
-            self._hands.start_soon(self._work, taken)
+            self._begun.put_nowait(taken)
         else:
             rest.set_result(taken)
+
+    async def _begin(self, hands: TaskGroup) -> None:
+        """Start a task for each request that no resting task takes. The socket's callbacks start none: where sniffio is
+        installed, anyio asks it for the loop, and it knows the loop in tasks alone."""
+        while (taken := await self._begun.get()) is not None:
+            hands.start_soon(self._work, taken)
 
     async def _work(self, taken: "tuple[_Desk, Message] | None") -> None:
         """Handle a request, and others after it."""

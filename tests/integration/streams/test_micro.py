@@ -86,6 +86,24 @@ async def test_it_answers_and_counts(connection: Connection) -> None:
         assert stats["processing_time"] >= stats["average_processing_time"] > 0
 
 
+class OnlyInTasks:
+    """What the package sniffio tells anyio, once another package has brought it along."""
+
+    AsyncLibraryNotFoundError = LookupError
+
+    @staticmethod
+    def current_async_library() -> str:
+        if asyncio.current_task() is None:
+            raise LookupError
+        return "asyncio"
+
+
+async def test_it_answers_where_sniffio_is_installed(connection: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("anyio._core._eventloop.sniffio", OnlyInTasks)
+    async with running(service(connection)):
+        assert (await connection.request(subject(connection, "echo"), b"hello")).payload == b"hello"
+
+
 @pytest.mark.parametrize("verb", ["PING", "INFO", "STATS"])
 async def test_it_is_found_by_name_and_by_id(connection: Connection, verb: str) -> None:
     one = service(connection)
