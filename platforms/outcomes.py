@@ -56,7 +56,7 @@ def usual_outcome(response: Response, *, longest_wait_ms: int) -> Outcome | None
         return Later(retry_after_ms(response.headers, longest_wait_ms))
     if status == 401:
         return Login()
-    if status == 403 and (response.body.lstrip()[:1] == b"<" or "retry-after" in response.headers):
+    if is_by_firewall(response):
         return Later(retry_after_ms(response.headers, longest_wait_ms), reason=_BY_FIREWALL)
     if status == 403:
         return Park("the platform forbids this account the request (403): look at its permissions")
@@ -68,6 +68,11 @@ def usual_outcome(response: Response, *, longest_wait_ms: int) -> Outcome | None
             return Later(retry_after_ms(response.headers, longest_wait_ms), reason=elsewhere)
         return Park(f"{elsewhere}: set the account's base_url to it")
     return Bug(f"the platform refuses the request as it stands ({status})")
+
+
+def is_by_firewall(response: Response) -> bool:
+    """Return whether something before the platform refuses the request, for now. No login helps against that."""
+    return response.status == 403 and (response.body.lstrip()[:1] == b"<" or "retry-after" in response.headers)
 
 
 def json_outcome(response: Response) -> Outcome | None:

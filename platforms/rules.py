@@ -14,7 +14,7 @@ from platforms.declared_file import ErrorPart, Scalar, WaitPart
 from platforms.errors import BadDeclaration
 from platforms.fields import Field, Picker, Steps, steps_of
 from platforms.mending import read_json
-from platforms.outcomes import platform_text, retry_after_ms
+from platforms.outcomes import is_by_firewall, platform_text, retry_after_ms
 
 Fine = Literal["fine"]
 Condition = Callable[[Response], bool]
@@ -70,6 +70,8 @@ def _conditions(where: str, part: ErrorPart) -> list[Condition]:
         found.append(_body(where, part))
     if not found:
         raise BadDeclaration(where, "has no condition; give it a status, a header or a body")
+    if part.outcome == "login" and not (part.header or part.body):
+        found.append(lambda response: not is_by_firewall(response))
     if (part.equals is not None or part.contains) and not (part.header or part.body):
         raise BadDeclaration(where, "compares with nothing; name a header or a path in the body")
     return found

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from platforms.adapter import Account, Bug, Later, Login, Refreshing, SlowDown
+from platforms.adapter import Account, Bug, Later, Login, Park, Refreshing, Response, SlowDown
 from platforms.bounds import Window
 from platforms.mall.dialects.dialect import Clerk, MallCall, MallRefusal
 from platforms.mall.dialects.registry import DIALECTS
@@ -66,6 +66,33 @@ def test_a_token_that_is_not_good_any_more_means_login(platform: str) -> None:
     wrong = Account("s1", {**account.values, **tokens})
     response = shop.answer(adapter.request(HISTORY_HOUR, None, wrong, shop.now_ms))
     assert isinstance(adapter.outcome(response), Login), response
+
+
+@platforms
+def test_a_page_of_a_firewall_renews_no_login_and_parks_nothing(platform: str) -> None:
+    adapter, page = adapter_named(platform), Response(403, {}, b"<!DOCTYPE html><title>Attention Required!</title>")
+    assert isinstance(adapter.outcome(page), Later)
+    if isinstance(adapter, Refreshing):
+        assert isinstance(adapter.login_outcome(page), Later)
+
+
+@pytest.mark.parametrize(
+    ("status", "error", "kind"),
+    [
+        (403, "invalid_acceess_token", Login),
+        (200, "common.error_auth", Login),
+        (403, "", Login),
+        (403, "error_permission", Park),
+        (200, "common.error_shop", Park),
+        (403, "error_sign", Park),
+        (200, "error_param", Bug),
+        (200, "common.error_inner", Later),
+        (500, "error_busi", Later),
+    ],
+)
+def test_the_error_of_shopee_says_what_its_status_does_not(status: int, error: str, kind: type) -> None:
+    body = msgspec.json.encode({"error": error, "message": "as the platform says"})
+    assert type(adapter_named("shopee").outcome(Response(status, {}, body))) is kind
 
 
 @platforms
