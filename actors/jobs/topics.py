@@ -5,8 +5,8 @@ In: `default` and one key a topic, flat JSON as `penstock jobs topics` or `nats 
 each topic whose settings changed. State: the levels in force, in memory. The bucket is the truth.
 
 A consumer is there only where jobs are taken: an add makes the record, and whoever takes makes the consumers (ADR 65).
-The stream keeps what waits. The server removes a consumer that nobody has pulled from for an hour, and the next taker
-makes it again.
+The stream keeps what waits. The server removes a consumer that nobody has pulled from for ten minutes, and the next
+taker makes it again.
 
 A level that is refused, alone or beside the other, is ignored as a whole. What was in force before stays, and the log
 reports the error. A deleted record leaves the default settings in force, and the topic's jobs where they are. A topic

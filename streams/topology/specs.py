@@ -249,8 +249,8 @@ _WITHOUT_LEADER_S = 15.0
 """The ack wait on three servers, where an election takes up to nine seconds and nobody hears an extension (ADR 38)."""
 JOBS_IDLE_S = WORK_IDLE_S = 600.0
 """Seconds. The consumer of a topic or a task costs the server 26 kB, and each further one the more time, the more there
-are of them (ADRs 65, 80). What waits stays when it goes, and the next pull makes it again, in some two milliseconds, in a
-cluster in less than a tenth of a second."""
+are of them (ADRs 65, 80). What waits stays when it goes, and the next pull makes it again: in some two milliseconds, in
+a cluster in less than a tenth of a second."""
 
 
 def job_consumer(
