@@ -34,7 +34,7 @@ from streams.errors import (
     unreachable,
 )
 from streams.link.callbacks import Callbacks, EachSecond
-from streams.link.contact import Contact
+from streams.link.contact import NOBODY_S, Contact
 from streams.link.credentials import Credentials, shown_url
 from streams.link.frames import Message, check_pattern, check_size, check_subject, header_block, publish_frame
 from streams.link.library import MADE_FOR, other_version
@@ -94,7 +94,7 @@ class Connection:
         self._memory, self._memory_since_s = "", 0.0
         self.is_clustered = False
         """Whether the server is one of a cluster. Read for each delivery."""
-        self.contact = Contact()
+        self.contact = Contact(most_s=NOBODY_S)
         """What requests to nodes have told of the server, whichever service they were for."""
 
     # ---- what callers use
