@@ -8,15 +8,18 @@ import msgspec
 import pytest
 from msgspec import Struct
 from msgspec import inspect as types
+from msgspec.structs import replace
 
 from actors.batch.tasks import TaskLimits, TaskRecord
 from actors.fetch.source_import import SourceRow
 from actors.fetch.sources import SourceRecord
 from actors.flow.flows import FlowLimits, FlowRecord
+from actors.jobs.rules.due_crowds import MOST_LATER_MS
+from actors.jobs.rules.job_rules import FORGOTTEN_MS
 from penstock.api.operations import OPERATIONS
 from streams.messages.batch import NewBatch
 from streams.messages.flow import LoadShard
-from streams.messages.jobs import NewJob
+from streams.messages.jobs import JobRecord, NewJob, decode_job, encode_job
 
 FORMS = {SourceRow}
 """What a file and an import have too. There an unknown field is a mistake."""
@@ -70,6 +73,30 @@ def test_a_node_reads_what_a_later_version_wrote(record: Struct) -> None:
     assert (
         msgspec.json.decode(msgspec.json.encode(_with_more(msgspec.to_builtins(record))), type=type(record)) == record
     )
+
+
+def test_a_node_of_the_version_before_reads_a_job_that_fires_with_a_crowd() -> None:
+    fields = [(name, kind) for name, kind in get_type_hints(JobRecord).items() if name != "spread_ms"]
+    known = {field.name: field for field in msgspec.structs.fields(JobRecord)}
+    before = msgspec.defstruct(
+        "JobBefore",
+        [(n, k) if known[n].required else (n, k, known[n].default) for n, k in fields],
+        kw_only=True,
+        frozen=True,
+        omit_defaults=True,
+    )
+    job = JobRecord(
+        topic="t", id="1", due_ms=9, body=msgspec.Raw(b"1"), added_ms=1, ttr_ms=5, most_attempts=3, spread_ms=40_000
+    )
+    read = msgspec.json.decode(encode_job(job), type=before)
+    assert {name: getattr(read, name) for name, _ in fields} == {name: getattr(job, name) for name, _ in fields}
+    assert decode_job(msgspec.json.encode(read)) == replace(job, spread_ms=0), "its own writes are those of a plain job"
+
+
+def test_an_earlier_node_ends_a_job_that_fires_with_a_crowd_for_long_enough() -> None:
+    """It takes the schedule for one that fires up to `MOST_LATER_MS` sooner. What it writes of the end outlives that
+    moment by three minutes."""
+    assert MOST_LATER_MS < FORGOTTEN_MS
 
 
 def _with_more(value: Any) -> Any:
