@@ -195,6 +195,7 @@ class Scheduler:
             elif is_over(record):
                 if (until_ms := known_until_ms(record)) > self._clock.now_ms():
                     return until_ms
+                # Its marker stays: once a marker expires, a server that is killed may find the schedule again (ADR 35).
                 await self._records.delete(key, revision=held.revision)
                 self._live.drop(key)
             elif record.cancelling:
