@@ -6,7 +6,8 @@ dead letter is removed once that is confirmed. A crash in between sends an order
 (its version is the same), a job once (its id and history show it), and a submission twice.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from msgspec import Struct
 
@@ -28,10 +29,11 @@ from penstock.admin.dead_letters import (
 from penstock.admin.holes import redrive
 from penstock.admin.records import Records
 from penstock.errors import PenstockError
-from streams.errors import MalformedMessage
+from streams.errors import MalformedMessage, StreamError
 from streams.link.server_clock import ServerClock
 from streams.messages.fetch import Order, decode_orders
 from streams.messages.ids import message_id, order_message_id
+from streams.publish.publisher import Outgoing
 from streams.reads.log import LogEntry, entry_at, still_there
 
 __all__ = ["Replayed", "Replayer"]
@@ -47,7 +49,7 @@ class Replayed(Struct, frozen=True):
 
 
 class Replayer:
-    """Sends dead letters again, jobs many at a time. `by`: the person, for the record."""
+    """Sends dead letters again, all but holes many at a time. `by`: the person, for the record."""
 
     def __init__(self, records: Records, *, by: str) -> None:
         self._records = records
@@ -61,6 +63,7 @@ class Replayer:
         plans = {each.seq: _plan_of(each) for each in letters}
         jobs = [each for each in letters if isinstance(plans[each.seq], Requeue)]
         told = {each.seq: each for each in (await self._requeue(jobs) if jobs else ())}
+        told |= {each.seq: each for each in await self._publish(letters, plans)}
         for each in letters:
             if each.seq not in told:
                 told[each.seq] = await self._one(each, plans[each.seq])
@@ -72,20 +75,35 @@ class Replayer:
             match steps:
                 case Redrive(source=source, slice_id=slice_id):
                     what = await _redrive(records, source, slice_id, self._by)
-                case Send(orders=orders, payload=payload):
-                    what = await _send(records, seq, orders, payload)
-                case SendStored(seq=stored_seq):
-                    what = await _send_stored(records, seq, stored_seq)
-                case Resubmit(subject=subject, payload=payload):
-                    what = await _resubmit(records, seq, subject, payload)
-                case Requeue():
-                    raise AssertionError("jobs go together")
+                case Send() | SendStored() | Resubmit() | Requeue():
+                    raise AssertionError("these go together")
                 case Cannot(why=why):
                     return Replayed(seq, letter.names[2], False, why)
         except PenstockError as error:
             return Replayed(seq, letter.names[2], False, str(error))
         await drop(records, seq)
         return Replayed(seq, letter.names[2], True, what)
+
+    async def _publish(self, letters: Sequence[DeadLetterEntry], plans: Mapping[int, Plan]) -> list[Replayed]:
+        """Publish those that are orders or submissions, one behind the other without waiting, and remove those that
+        are stored."""
+        told, again = list[Replayed](), list[tuple[DeadLetterEntry, _Again]]()
+        for each in letters:
+            try:
+                message = await _message(self._records, each.seq, plans[each.seq])
+            except PenstockError as error:
+                told.append(Replayed(each.seq, each.names[2], False, str(error)))
+                continue
+            if message is not None:
+                again.append((each, message))
+        messages = [message.outgoing for _, message in again]
+        outcomes = await self._records.publisher.try_many(messages) if messages else []
+        for (each, message), outcome in zip(again, outcomes, strict=True):
+            is_done = not isinstance(outcome, StreamError)
+            what = f"{message.what} {outcome.seq}" if not isinstance(outcome, StreamError) else str(outcome)
+            told.append(Replayed(each.seq, each.names[2], is_done, what))
+        await drop(self._records, *(each.seq for each in told if each.is_done))
+        return told
 
     async def _requeue(self, letters: Sequence[DeadLetterEntry]) -> list[Replayed]:
         entries = [LogEntry(each.seq, each.subject, each.stored_ms, each.payload) for each in letters]
@@ -115,27 +133,41 @@ async def _redrive(records: Records, source: SourceKey, slice_id: str, by: str) 
     return f"{source}: {again.slice_id} is read again"
 
 
-async def _send(records: Records, letter_seq: int, orders: Sequence[Order], payload: bytes) -> str:
+class _Again(NamedTuple):
+    """A message to be published. `what`: how it is told, in front of its sequence."""
+
+    outgoing: Outgoing
+    what: str
+
+
+async def _message(records: Records, letter_seq: int, steps: Plan) -> _Again | None:
+    """Return the message that sends a dead letter again, None if that is no matter of one message."""
+    match steps:
+        case Send(orders=orders, payload=payload):
+            return _orders(records, letter_seq, orders, payload)
+        case SendStored(seq=seq):
+            return await _stored_orders(records, letter_seq, seq)
+        case Resubmit(subject=subject, payload=payload):
+            again = message_id("replay", str(letter_seq), subject)
+            full = records.namespace.subject(*subject.split("."))
+            return _Again(Outgoing(full, payload, again), f"submitted again on {full} as message")
+        case _:
+            return None
+
+
+def _orders(records: Records, letter_seq: int, orders: Sequence[Order], payload: bytes) -> _Again:
     first = orders[0]
     again = message_id("replay", str(letter_seq), order_message_id(first))
     subject = records.namespace.orders(first.platform, first.source)
-    receipt = await records.publisher.publish(subject, payload, message_id=again)
     what = f"order {first.order_key}, version {first.version}" if len(orders) == 1 else f"{len(orders)} orders"
-    return f"{what} of {first.platform}/{first.source} sent as message {receipt.seq}"
+    return _Again(Outgoing(subject, payload, again), f"{what} of {first.platform}/{first.source} sent as message")
 
 
-async def _resubmit(records: Records, letter_seq: int, subject: str, payload: bytes) -> str:
-    again = message_id("replay", str(letter_seq), subject)
-    full = records.namespace.subject(*subject.split("."))
-    await records.publisher.publish(full, payload, message_id=again)
-    return f"submitted again on {full}"
-
-
-async def _send_stored(records: Records, letter_seq: int, seq: int) -> str:
+async def _stored_orders(records: Records, letter_seq: int, seq: int) -> _Again:
     entry = await entry_at(records.connection, records.namespace.stream("ORDERS"), seq)
     if entry is None:
         raise PenstockError(f"message {seq} of the stream of orders is no longer kept; backfill its window instead")
     try:
-        return await _send(records, letter_seq, decode_orders(entry.payload), entry.payload)
+        return _orders(records, letter_seq, decode_orders(entry.payload), entry.payload)
     except MalformedMessage as error:
         raise PenstockError(f"message {seq} of the stream of orders is no order: {error}") from error

@@ -197,7 +197,7 @@ async def _replay(
     A hole is read again, an order goes to the sinks again, a job is due now with all its attempts."""
     which = _filter(engine, name, reason, older_than, newer_than)
     _check_choice(seqs, which, all_=all_)
-    done = 0
+    done = tried = 0
     kept: list[Replayed] = []
     async with call.session() as session:
         from penstock.admin.dead_replay import Replayer
@@ -205,9 +205,10 @@ async def _replay(
 
         records = Records(session)
         replayer = Replayer(records, by=who(by))
-        call.if_stopped(lambda: f"{done} or a few more were sent again, the other letters are as they were")
+        call.if_stopped(lambda: _so_far("sent again", done, tried - len(kept)), is_for_errors=True)
         with progress("replaying") as advance:
             async for letters, share in _paced(_chosen(records, seqs, which), rate):
+                tried += len(letters)
                 for told in await replayer.replay(letters):
                     done += told.is_done
                     if not told.is_done:
@@ -220,6 +221,13 @@ async def _replay(
     call.out.result({"replayed": done, "kept": [msgspec.to_builtins(each) for each in kept]})
     if kept:
         raise typer.Exit(1)
+
+
+def _so_far(what: str, least: int, most: int) -> str:
+    """Say how many letters a command that is broken off has done. It does not know the outcome of its last group."""
+    if not most:
+        return ""
+    return f"{least if least >= most else f'{least} to {most}'} {what}, the other letters are as they were"
 
 
 async def _paced(
@@ -263,15 +271,16 @@ async def _drop(
     _check_choice(seqs, which, all_=all_)
     what = f"{len(seqs)} dead letter(s)" if seqs else f"all dead letters{_chosen_text(which)}"
     confirm(f"Drop {what} for good?", is_sure=yes)
-    dropped = 0
+    dropped = tried = 0
     async with call.session() as session:
         from penstock.admin.dead_letters import drop
         from penstock.admin.records import Records
 
         records = Records(session)
-        call.if_stopped(lambda: f"{dropped} or a few more dropped, the other letters are as they were")
+        call.if_stopped(lambda: _so_far("dropped", dropped, tried), is_for_errors=True)
         with progress("dropping") as advance:
             async for letters, share in _grouped(_chosen(records, seqs, which), MOST_AT_ONCE):
+                tried += len(letters)
                 dropped += await drop(records, *(each.seq for each in letters))
                 advance(share)
     call.out.say(f"{dropped} dropped")

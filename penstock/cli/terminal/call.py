@@ -13,7 +13,7 @@ import functools
 import inspect
 import os
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -71,10 +71,14 @@ class CommandCall:
     out: Output
     truths: list[Callable[[], str]] = field(default_factory=list)
     """What Ctrl-C leaves behind, told in the line `penstock: stopped; …`. At most one."""
+    after_errors: list[Callable[[], str]] = field(default_factory=list)
+    """What an error leaves behind, told behind it. At most one."""
 
-    def if_stopped(self, tell: Callable[[], str]) -> None:
-        """From now on, have `tell` say what is true if Ctrl-C ends the command. It replaces what was given before."""
+    def if_stopped(self, tell: Callable[[], str], *, is_for_errors: bool = False) -> None:
+        """From now on, have `tell` say what is true if Ctrl-C ends the command, and with `is_for_errors` if an error
+        does. An empty text is not shown. It replaces what was given before."""
         self.truths[:] = [tell]
+        self.after_errors[:] = [tell] if is_for_errors else []
 
     def config(self, **flags: object | None) -> "Config":
         """Return the configuration, with the command's own flags over the common ones. Raises UsageError."""
@@ -193,14 +197,18 @@ def _run(call: CommandCall, body: Callable[[], Awaitable[None]]) -> None:
         _silence_stdout()
         raise typer.Exit(1) from None
     except KeyboardInterrupt:
-        typer.echo("; ".join(["penstock: stopped", *(tell() for tell in call.truths)]), err=True)
+        typer.echo("; ".join(["penstock: stopped", *_told(call.truths)]), err=True)
         raise typer.Exit(130) from None
     except Exception as error:  # the command line's own end: one line for a person, the trace in debug
-        end_with(error, call.out)
+        end_with(error, call.out, _told(call.after_errors))
 
 
-def end_with(error: Exception, out: Output) -> NoReturn:
-    """Say in one line what went wrong (and as JSON to programs), and end with its exit code."""
+def _told(truths: Sequence[Callable[[], str]]) -> list[str]:
+    return [text for tell in truths if (text := tell())]
+
+
+def end_with(error: Exception, out: Output, truths: Sequence[str] = ()) -> NoReturn:
+    """Say in one line what went wrong and what is true then (and as JSON to programs), and end with its exit code."""
     from actors.runtime.rules.setting_values import BadSetting
     from streams.errors import MalformedSubject, NoStream, OutcomeUnknown, StreamError
 
@@ -218,6 +226,7 @@ def end_with(error: Exception, out: Output) -> NoReturn:
         if os.environ.get("PENSTOCK_TRACE"):
             raise error
         line, code = f"{type(error).__name__}: {error} (PENSTOCK_TRACE=1 shows where)", 1
+    line = "; ".join([line, *truths])
     typer.echo(f"penstock: {line}", err=True)
     out.result({"error": line})
     raise typer.Exit(code)

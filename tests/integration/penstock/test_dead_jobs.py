@@ -12,7 +12,7 @@ from actors.jobs.dead_letters import Burial, write_dead_letters
 from actors.jobs.store import JobStore
 from penstock.admin.dead_letters import DeadLetterEntry, Filter, dead_letters, drop
 from penstock.admin.dead_replay import Replayer
-from penstock.cli.dead import _paced
+from penstock.cli.dead import _paced, _so_far
 from streams.clock import SYSTEM, monotonic_s, now_ms
 from streams.messages.fetch import DeadLetter, encode
 from streams.messages.jobs import JobRecord
@@ -151,3 +151,37 @@ async def test_a_rate_parts_letters_into_groups() -> None:
     assert sizes == [(10, 0.4), (10, 0.8), (5, 1.0)]
     assert [len(group) async for group, _ in _paced(many(), None)] == [25]
     assert [len(group) async for group, _ in _paced(many(), 1e6)] == [25]
+
+
+async def test_a_replay_that_fails_says_how_many_letters_were_sent(cli: CommandLine) -> None:
+    await bury(cli, ("mail", "a", "x"), ("mail", "b", "x"))
+    told = await cli("dead", "replay", "1", "2", "99", "--rate", "10")
+    assert (told.code, await ready(cli), await left(cli)) == (2, 2, 0)
+    assert told.err.endswith("`penstock dead list` shows them; 2 sent again, the other letters are as they were\n")
+    nothing = await cli("dead", "replay", "99", "--rate", "10", "--json")
+    assert nothing.json() == {"error": "no dead letter 99; `penstock dead list` shows them"}
+
+
+async def test_a_drop_that_fails_says_how_many_letters_are_gone(cli: CommandLine) -> None:
+    await bury(cli, *(("mail", str(at), "x") for at in range(300)))
+    told = await cli("dead", "drop", *map(str, range(1, 257)), "999", "--yes")
+    assert (told.code, await left(cli)) == (2, 44)
+    assert told.err.endswith("; 256 dropped, the other letters are as they were\n")
+
+
+@pytest.mark.parametrize(("least", "most", "text"), [(0, 0, ""), (3, 3, "3 x, "), (3, 259, "3 to 259 x, ")])
+def test_what_a_group_without_an_outcome_has_done_is_not_known(least: int, most: int, text: str) -> None:
+    assert _so_far("x", least, most) == (text and f"{text}the other letters are as they were")
+
+
+async def test_hundreds_of_submissions_go_round_again_in_their_order(cli: CommandLine) -> None:
+    namespace, publisher = cli.records.namespace, cli.records.publisher
+    for at in range(300):
+        payload = Raw(b'{"topic":"mail","body":%d}' % at)
+        letter = DeadLetter(engine="submit", name="mail", id=str(at), reason="x", attempts=1, first_ms=1, body=payload)
+        await publisher.publish(namespace.dead("submit", "mail", str(at)), encode(letter))
+    told = (await cli("dead", "replay", "--all", "--json")).ok().json()
+    stream, pattern = namespace.stream("SUBMIT"), namespace.pattern("submit", ">")
+    sent = [entry.payload async for entry in read_log(cli.records.connection, stream, pattern)]
+    assert sent == [b'{"topic":"mail","body":%d}' % at for at in range(300)]
+    assert (told, await left(cli)) == ({"replayed": 300, "kept": []}, 0)
