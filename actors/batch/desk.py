@@ -251,7 +251,7 @@ class BatchDesk:
 
     async def limit(self, task: str, changes: Mapping[str, object]) -> TaskRecord:
         """Change some of a task's limits. `None` resets one to what the code says. They outlive a restart."""
-        self._tasks.current(task)
+        self._tasks.named(task)
         return await self._tasks.limit(task, lambda record: _changed(record, changes), mark_of(changes))
 
     # ---- views

@@ -97,7 +97,7 @@ class NewBatches:
 
     def check(self, new: NewBatch, *, has_file: bool) -> tuple[str, Raw, str]:
         """Return the callback, the input and the encoding of a submission that can be made. Nothing is stored."""
-        task = self._tasks.current(new.task)
+        task = self._tasks.named(new.task)
         if task.is_sheet and not has_file:
             raise BatchRefused(f"file: the items of {new.task} are the rows of a file; give one", field="file")
         callback = self._checked_callback(new.callback or task.callback)

@@ -6,7 +6,7 @@ person set by `penstock batch task` win, so that a restart does not undo them. T
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Annotated
 
 import msgspec
@@ -15,6 +15,7 @@ from msgspec import Meta
 
 from actors.runtime.live import Live
 from actors.runtime.logs import fields
+from actors.runtime.rules.setting_values import near
 from actors.runtime.rules.slot_keys import Slots
 from streams.backoff import Backoff
 from streams.buckets.bucket import Bucket
@@ -102,10 +103,14 @@ class TaskRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class UnknownTask(Exception):
-    """No application has declared this task."""
+    """No application has declared this task. The text names the nearest one of `known`, if one is near."""
 
-    def __init__(self, task: str) -> None:
-        super().__init__(f"no task {task[:80]!a}; start the application that serves it, or see `penstock batch tasks`")
+    def __init__(self, task: str, known: Iterable[str] = ()) -> None:
+        self.task = task
+        close = near(task, known)
+        start = "start the application that serves it, or see `penstock batch tasks`"
+        hint = f"did you mean {close}?" if close else start
+        super().__init__(f"no task {task[:80]!a}; {hint}")
 
 
 def decode_task(raw: bytes) -> TaskRecord:
@@ -156,6 +161,12 @@ class Tasks:
         if record is None:
             raise UnknownTask(task)
         return record
+
+    def named(self, task: str) -> TaskRecord:
+        """Do as `current` for somebody who wrote the name: the error names the nearest one."""
+        if task not in self._live:
+            raise UnknownTask(task, self.known())
+        return self.current(task)
 
     def of_any(self, task: str) -> TaskRecord:
         """Return a task's record as last seen. If somebody removed the record, return the defaults. Raises UnknownTask

@@ -149,7 +149,7 @@ class FlowDesk:
         return await self._shown(flow)
 
     async def _shown(self, flow: str) -> FlowView:
-        record, progress = self._flows.current(flow), self._flows.progress(flow)
+        record, progress = self._flows.named(flow), self._flows.progress(flow)
         return FlowView(
             flow=flow,
             app=record.app,
@@ -168,7 +168,7 @@ class FlowDesk:
 
     async def why(self, flow: str, shard: str, key: str) -> RowWhy:
         """Return what keeps a row from being executed."""
-        limits, serving, progress = self._flows.current(flow).limits, self._serving(flow), self._flows.progress(flow)
+        limits, serving, progress = self._flows.named(flow).limits, self._serving(flow), self._flows.progress(flow)
         state = progress.shards.get(shard, ShardState())
         next_ms, stopped = await self._jobs.next_round(flow)
         known = RowsProgress(
@@ -196,7 +196,7 @@ class FlowDesk:
         """Change some settings: every, longest, lead, load_timeout (as `5s`), rate, most_in_flight, groups, slots
         (calls of `execute` at once under each key, 0: no limit), slot_key, when_full, zone (where it runs, as `east` or
         `shard:7`). `None` resets one to the value in the code."""
-        record = self._flows.current(flow)
+        record = self._flows.named(flow)
         if unknown := [name for name in values if name not in SETTINGS]:
             raise BadFlow(f"{unknown[0][:80]!a}: is not a setting of flows; {nearest(unknown[0], SETTINGS)}")
         rate = _rate(values["rate"], record) if "rate" in values else None
@@ -238,14 +238,14 @@ class FlowDesk:
 
     async def run(self, flow: str) -> FlowView:
         """Have a round now, beside the schedule. A paused flow has none."""
-        self._flows.current(flow)
+        self._flows.named(flow)
         if self._jobs.is_paused(flow):
             raise BadFlow(f"flow {flow}: is paused; resume it first")
         await self._jobs.begin(flow, mark_of("run"))
         return await self.show(flow)
 
     async def _paused(self, flow: str, is_paused: bool) -> FlowView:
-        self._flows.current(flow)
+        self._flows.named(flow)
         await self._jobs.change(flow, is_paused=is_paused)
         return await self.show(flow)
 

@@ -18,6 +18,7 @@ from actors.flow.rules.groups import check_groups
 from actors.runtime.live import Live
 from actors.runtime.logs import fields
 from actors.runtime.rules.bounds import read_bound
+from actors.runtime.rules.setting_values import near
 from actors.runtime.rules.slot_keys import check_path
 from streams.buckets.bucket import Bucket
 from streams.buckets.entries import Entry
@@ -112,10 +113,14 @@ class FlowProgress(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class UnknownFlow(Exception):
-    """No application has declared this flow."""
+    """No application has declared this flow. The text names the nearest one of `known`, if one is near."""
 
-    def __init__(self, flow: str) -> None:
-        super().__init__(f"no flow {flow[:80]!a}; start the application that serves it, or see `penstock flows list`")
+    def __init__(self, flow: str, known: Iterable[str] = ()) -> None:
+        self.flow = flow
+        close = near(flow, known)
+        start = "start the application that serves it, or see `penstock flows list`"
+        hint = f"did you mean {close}?" if close else start
+        super().__init__(f"no flow {flow[:80]!a}; {hint}")
 
 
 class BadFlow(ValueError):
@@ -217,6 +222,12 @@ class Flows:
         if not isinstance(record, FlowRecord):
             raise UnknownFlow(flow)
         return record
+
+    def named(self, flow: str) -> FlowRecord:
+        """Do as `current` for somebody who wrote the name: the error names the nearest one."""
+        if not isinstance(self._live.get(flow), FlowRecord):
+            raise UnknownFlow(flow, self.known())
+        return self.current(flow)
 
     def progress(self, flow: str) -> FlowProgress:
         """Return a flow's progress as last seen."""

@@ -65,22 +65,13 @@ def add_to(app: typer.Typer) -> None:
 
 
 @asynccontextmanager
-async def open_batches(call: CommandCall, task: str = "") -> "AsyncIterator[Batches]":
-    """Connect, and give the client's way to batches. If there is no such `task`, the error names the nearest one."""
+async def open_batches(call: CommandCall) -> "AsyncIterator[Batches]":
+    """Connect, and give the client's way to batches."""
     async with call.session() as session:
         from penstock.sdk.calls import ServiceClient
         from penstock.sdk.client_batches import Batches
 
-        batches = Batches(ServiceClient(session.connection, "batch", ASK_S), session.connection)
-        try:
-            yield batches
-        except NotAccepted as refused:
-            if (refused.code, refused.field) != ("not_found", "task"):
-                raise
-            from actors.runtime.rules.setting_values import near
-
-            close = near(task, [each.task for each in await batches.tasks()])
-            raise UsageError(f"no task {task!r}; did you mean {close}?" if close else str(refused)) from refused
+        yield Batches(ServiceClient(session.connection, "batch", ASK_S), session.connection)
 
 
 async def _submit(
@@ -138,7 +129,7 @@ async def _submit(
     if after or after_state != "done":
         options["after_state"] = after_state
     if is_check:
-        async with open_batches(call, task) as batches:
+        async with open_batches(call) as batches:
             say_look(call, await batches.check(task, given, file=file or None, **options))
     else:
         await _send(call, task, given, file or None, options, waits=waits)
@@ -147,7 +138,7 @@ async def _submit(
 async def _send(
     call: CommandCall, task: str, given: object, file: str | None, options: "SubmitOptions", *, waits: bool
 ) -> None:
-    async with open_batches(call, task) as batches:
+    async with open_batches(call) as batches:
         call.if_stopped(lambda: "a batch was made only if `penstock batch list` shows it")
         with progress("sending") as sent:
             view = await batches.submit(task, given, file=file, on_sent=sent, **options)
@@ -333,14 +324,14 @@ async def _task(
 
     given = read_values(changes or (), "NAME=VALUE", "item_rate=200")
     limits = {name: _limit(name, value) for name, value in given.items()}
-    async with open_batches(call, key) as batches:
+    async with open_batches(call) as batches:
         if limits:
             task = await batches.limit(key, **limits)
         else:
-            found = [each for each in await batches.tasks() if each.task == key]
-            if not found:
-                raise NotAccepted(str(UnknownTask(key)), code="not_found", field="task")
-            [task] = found
+            known = {each.task: each for each in await batches.tasks()}
+            if key not in known:
+                raise NotAccepted(str(UnknownTask(key, known)), code="not_found", field="task")
+            task = known[key]
     for name in task.limits.__struct_fields__:
         value = getattr(task.limits, name)
         if name not in TEXTS:

@@ -12,7 +12,7 @@ from penstock.cli.terminal.help import Group
 from penstock.cli.terminal.output import moment
 from penstock.cli.terminal.pages import Limit, behind, say_more
 from penstock.cli.terminal.parameters import read_values
-from penstock.errors import NotAccepted, UsageError
+from penstock.errors import UsageError
 
 if TYPE_CHECKING:
     from actors.flow.desk import FlowView
@@ -40,25 +40,13 @@ def add_to(app: typer.Typer) -> None:
 
 
 @asynccontextmanager
-async def _open(call: CommandCall, which: str = "") -> "AsyncIterator[FlowCalls]":
-    """Connect, and give the client's way to flows. If there is no flow `which`, the error names the nearest one."""
+async def _open(call: CommandCall) -> "AsyncIterator[FlowCalls]":
+    """Connect, and give the client's way to flows."""
     async with call.session() as session:
         from penstock.sdk.calls import ServiceClient
         from penstock.sdk.client_flows import FlowCalls
 
-        flows = FlowCalls(ServiceClient(session.connection, "flow", ASK_S))
-        try:
-            yield flows
-        except NotAccepted as refused:
-            if (refused.code, refused.field) != ("not_found", "flow"):
-                raise
-            from actors.runtime.rules.setting_values import near
-
-            close = near(which, [each.flow for each in await flows.list()])
-            if not close:
-                raise
-            text = f"no flow {which!r}; did you mean {close}?"
-            raise NotAccepted(text, code=refused.code, field=refused.field) from refused
+        yield FlowCalls(ServiceClient(session.connection, "flow", ASK_S))
 
 
 async def _list(call: CommandCall, limit: Limit = None, after: Annotated[str, behind("FLOW")] = "") -> None:
@@ -103,7 +91,7 @@ def _state(view: "FlowView") -> str:
 
 async def _show(call: CommandCall, which: Which) -> None:
     """Show one: its settings, and what its latest rounds did."""
-    async with _open(call, which) as flows:
+    async with _open(call) as flows:
         view = await flows.show(which)
     _say(call, view)
     columns = ["round", "ms", "in\nflight", "loaded", "shards", "short", "failed", "silent"]
@@ -153,7 +141,7 @@ async def _set(
     (calls of `execute` at once under each key, 0: no limit), slot_key, when_full, zone (as east or shard:7),
     region_key."""
     values = {name: _value(name, text) for name, text in read_values(changes, "NAME=VALUE", "rate=500").items()}
-    async with _open(call, which) as flows:
+    async with _open(call) as flows:
         view = await flows.set(which, **values)
     _say(call, view)
     call.out.result(view)
@@ -192,7 +180,7 @@ def _groups(text: str) -> dict[str, float | str]:
 
 async def _pause(call: CommandCall, which: Which) -> None:
     """Load and execute nothing more. Rows that run come to their end."""
-    async with _open(call, which) as flows:
+    async with _open(call) as flows:
         view = await flows.pause(which)
     _say(call, view)
     call.out.result(view)
@@ -200,7 +188,7 @@ async def _pause(call: CommandCall, which: Which) -> None:
 
 async def _resume(call: CommandCall, which: Which) -> None:
     """Go on."""
-    async with _open(call, which) as flows:
+    async with _open(call) as flows:
         view = await flows.resume(which)
     _say(call, view)
     call.out.result(view)
@@ -208,7 +196,7 @@ async def _resume(call: CommandCall, which: Which) -> None:
 
 async def _run(call: CommandCall, which: Which) -> None:
     """Have a round now, beside the schedule."""
-    async with _open(call, which) as flows:
+    async with _open(call) as flows:
         view = await flows.run(which)
     _say(call, view)
     call.out.result(view)

@@ -136,8 +136,8 @@ class Batches:
         task, chosen = str(ask["task"]), str(ask["id"])
         if file is None:
             return await self._view("submit", ask)
-        if task not in [each.task for each in await self.tasks()]:
-            raise NotAccepted(str(UnknownTask(task)), code="not_found", field="task")  # before the file is sent
+        if task not in (known := [each.task for each in await self.tasks()]):
+            raise NotAccepted(str(UnknownTask(task, known)), code="not_found", field="task")  # before the file is sent
         path, stored = Path(file), upload_name(check_token("batch", chosen))
         await self._send(path, stored, on_sent)
         try:

@@ -54,6 +54,7 @@ async def test_flows(asker: Recorder, node: BatchNode) -> None:
     for verb in ("run", "pause", "run", "resume"):
         await http("POST", f"{here}/pay/{verb}")
     await http("POST", f"{here}/none/pause")
+    await http("GET", f"{here}/pays")
     await http("POST", f"{here}/pay/pause", token="reader")
     flow = partial(asker.service, "flow")
     await flow("list")
@@ -68,6 +69,7 @@ async def test_flows(asker: Recorder, node: BatchNode) -> None:
     await flow("set", '{"flow": "pay", "set": {"rate": 20, "longest": "1m"}}')
     await flow("set", '{"flow": "pay", "set": {"longest": "1s"}}')
     await flow("set", '{"flow": "none", "set": {}}')
+    await flow("set", '{"flow": "pays", "set": {}}')
     await flow("why", '{"flow": "pay", "shard": "1", "key": "7"}')
     await flow("why", '{"flow": "pay", "shard": "1"}')
     await flow("why", '{"flow": "none", "shard": "1", "key": "7"}')

@@ -364,6 +364,8 @@ def _telling(call: HttpCall) -> Iterator[None]:
 
 
 def _told(call: HttpCall, error: Exception) -> Exception:
+    if isinstance(error, UnknownTask) and not call.caller.is_operator:
+        error = UnknownTask(error.task)  # the desk's text may name another one
     code, field = refusal_of(error)
     match code:
         case "" | "unknown" | "unavailable":

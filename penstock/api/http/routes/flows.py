@@ -83,6 +83,7 @@ def _telling(shared: GatewayState, call: HttpCall) -> Iterator[None]:
         try:
             yield
         except UnknownFlow as error:
-            raise refused(404, "not_found", str(error), what="flow", value=call.value("flow")) from error
+            said = error if call.caller.is_operator else UnknownFlow(error.flow)  # the desk's text may name another one
+            raise refused(404, "not_found", str(said), what="flow", value=call.value("flow")) from error
         except BadFlow as error:
             raise refused(422, "bad", str(error)) from error
