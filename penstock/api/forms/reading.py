@@ -5,7 +5,7 @@ counts.
 """
 
 from functools import cache
-from typing import Any, TypeVar, get_args, get_type_hints
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
 from msgspec import Struct
@@ -42,8 +42,15 @@ def read_ask(payload: bytes, form: type[_T]) -> _T:
 def choices(error: Exception, form: type[Any]) -> str:
     """Return which words a field of the form takes, for the error about a word that it does not take."""
     said, _, place = str(error).partition(" - at `$.")
-    known = get_args(get_type_hints(form).get(place.rstrip("`"))) if said.startswith("Invalid enum value") else ()
-    return f"; use {', '.join(known)}" if known and all(isinstance(one, str) for one in known) else ""
+    known = _words(get_type_hints(form).get(place.rstrip("`"))) if said.startswith("Invalid enum value") else []
+    return f"; use {', '.join(known)}" if known else ""
+
+
+def _words(type_: object) -> list[str]:
+    """Return the words that a field of this type takes, which may be left out. Empty: it takes others, too."""
+    if get_origin(type_) is Literal:
+        return [one for one in get_args(type_) if isinstance(one, str)]
+    return [word for each in get_args(type_) for word in _words(each)]
 
 
 def check_text(payload: bytes) -> None:

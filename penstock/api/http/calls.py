@@ -220,14 +220,14 @@ class HttpCall:
         return result
 
 
-def decoded(decode: Callable[[bytes], T], body: bytes, *, what: str = "body") -> T:
+def decoded(decoder: msgspec.json.Decoder[T], body: bytes, *, what: str = "body") -> T:
     """Return the decoded body. Raises RefusedRequest: 400 if it is not JSON, 422 if the JSON has another form."""
     try:
-        return decode_spelled(decode, body)
+        return decode_spelled(decoder.decode, body)
     except BadSetting as error:
         raise refused(422, "bad", error.why, what=error.name, value=shown(str(error.value)), hint=error.do) from None
     except msgspec.ValidationError as error:
-        raise invalid(error, what=what) from None
+        raise invalid(error, what=what, more=choices(error, decoder.type)) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise refused(400, "malformed", f"not JSON: {shown(error)}", what=what) from None
     except RecursionError:

@@ -49,10 +49,10 @@ from streams.errors import StreamError
 from streams.messages.batch import NewBatch
 from streams.messages.jobs import MOST_JOBS
 
-_any = msgspec.json.Decoder().decode
-_retry = msgspec.json.Decoder(ToRetry).decode
-_changes = msgspec.json.Decoder(TaskChanges).decode
-_values = msgspec.json.Decoder(dict[str, Any]).decode
+_any = msgspec.json.Decoder()
+_retry = msgspec.json.Decoder(ToRetry)
+_changes = msgspec.json.Decoder(TaskChanges)
+_values = msgspec.json.Decoder(dict[str, Any])
 
 
 async def submit(shared: GatewayState, call: HttpCall) -> HttpAnswer:

@@ -14,8 +14,8 @@ from penstock.api.http.calls import GatewayState, HttpAnswer, HttpCall, decoded,
 from penstock.api.http.problems import refused
 from penstock.api.http.routes.jobs import audit
 
-_changes = msgspec.json.Decoder(FlowChanges).decode
-_values = msgspec.json.Decoder(dict[str, Any]).decode
+_changes = msgspec.json.Decoder(FlowChanges)
+_values = msgspec.json.Decoder(dict[str, Any])
 
 
 async def list_flows(shared: GatewayState, call: HttpCall) -> HttpAnswer:

@@ -35,11 +35,11 @@ log = logging.getLogger(__name__)
 
 GIVE_BACK_S = 2.0
 
-_one = msgspec.json.Decoder(JobToAdd).decode
-_list = msgspec.json.Decoder(list[JobToAdd]).decode
-_items = msgspec.json.Decoder(list[Raw]).decode
-_any = msgspec.json.Decoder().decode
-_reserve = msgspec.json.Decoder(ToReserve).decode
+_one = msgspec.json.Decoder(JobToAdd)
+_list = msgspec.json.Decoder(list[JobToAdd])
+_items = msgspec.json.Decoder(list[Raw])
+_any = msgspec.json.Decoder()
+_reserve = msgspec.json.Decoder(ToReserve)
 
 
 async def add(shared: GatewayState, call: HttpCall) -> HttpAnswer:
@@ -115,8 +115,8 @@ def jobs_of(body: bytes) -> list[JobToAdd | ItemAnswer]:
     """Return the list's jobs, with a problem in place of each invalid one. A list without faults is decoded at once.
     Raises RefusedRequest if the body is not a list, or the list is empty or too long."""
     try:
-        found = _list(body)
-        _any(body)
+        found = _list.decode(body)
+        _any.decode(body)
         is_sound = all(memoryview(one.body).nbytes <= LARGEST_BODY for one in found)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         is_sound = False

@@ -81,7 +81,7 @@ class Delete(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag=
 Command = Add | Pop | Finish | Delete
 
 
-_command = msgspec.json.Decoder(Command).decode
+_command = msgspec.json.Decoder(Command)
 
 
 async def carry_out(shared: GatewayState, call: HttpCall) -> HttpAnswer:

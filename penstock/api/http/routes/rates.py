@@ -12,7 +12,7 @@ from penstock.api.http.calls import GatewayState, HttpAnswer, HttpCall, decoded,
 from penstock.api.http.problems import refused
 from penstock.api.http.routes.jobs import audit
 
-_change = msgspec.json.Decoder(RateChange).decode
+_change = msgspec.json.Decoder(RateChange)
 
 
 async def list_rates(shared: GatewayState, call: HttpCall) -> HttpAnswer:

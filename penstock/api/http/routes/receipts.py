@@ -19,10 +19,10 @@ def _settles(
 ) -> Callable[[GatewayState, HttpCall], Awaitable[HttpAnswer]]:
     """Return the operation that settles receipts with `verb`. A receipt of another caller's topic gets the answer of an
     unknown one."""
-    decode = msgspec.json.Decoder(form).decode
+    decoder = msgspec.json.Decoder(form)
 
     async def settle(shared: GatewayState, call: HttpCall) -> HttpAnswer:
-        asked = decoded(decode, call.body)
+        asked = decoded(decoder, call.body)
         call.charge(len(asked.receipts))
         inner = [call.caller.inner_receipt(receipt) for receipt in asked.receipts]
         with shared.load.work("settle", call.caller.key):

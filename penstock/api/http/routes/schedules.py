@@ -27,9 +27,9 @@ from streams.messages.jobs import NewJob
 from streams.subjects import TOKEN
 
 A = TypeVar("A", bound=ScheduleLine | Triggered | ScheduleRemoved)
-_add = msgspec.json.Decoder(ScheduleToAdd).decode
-_trigger = msgspec.json.Decoder(ToTrigger).decode
-_backfill = msgspec.json.Decoder(ToBackfill).decode
+_add = msgspec.json.Decoder(ScheduleToAdd)
+_trigger = msgspec.json.Decoder(ToTrigger)
+_backfill = msgspec.json.Decoder(ToBackfill)
 
 
 async def add(shared: GatewayState, call: HttpCall) -> HttpAnswer:

@@ -29,7 +29,7 @@ from penstock.api.http.routes.jobs import audit
 from streams.errors import MalformedSubject
 
 _P = TypeVar("_P", SourcesShown, SourceRows)
-_rows = msgspec.json.Decoder(Rows).decode
+_rows = msgspec.json.Decoder(Rows)
 
 
 async def why(shared: GatewayState, call: HttpCall) -> HttpAnswer:

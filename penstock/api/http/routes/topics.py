@@ -11,8 +11,8 @@ from penstock.api.forms.reading import picked
 from penstock.api.http.calls import GatewayState, HttpAnswer, HttpCall, decoded, query_of
 from penstock.api.http.routes.jobs import audit
 
-_changes = msgspec.json.Decoder(TopicChanges).decode
-_values = msgspec.json.Decoder(dict[str, Any]).decode
+_changes = msgspec.json.Decoder(TopicChanges)
+_values = msgspec.json.Decoder(dict[str, Any])
 
 
 async def list_topics(shared: GatewayState, call: HttpCall) -> HttpAnswer:

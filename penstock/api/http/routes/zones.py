@@ -15,8 +15,8 @@ from penstock.api.http.calls import GatewayState, HttpAnswer, HttpCall, decoded,
 from penstock.api.http.problems import refused
 from penstock.api.http.routes.jobs import audit
 
-_steer = msgspec.json.Decoder(ZoneSteer).decode
-_change = msgspec.json.Decoder(RoutingChange).decode
+_steer = msgspec.json.Decoder(ZoneSteer)
+_change = msgspec.json.Decoder(RoutingChange)
 
 
 async def list_zones(shared: GatewayState, call: HttpCall) -> HttpAnswer:
