@@ -169,7 +169,8 @@ class ZoneDesk:
         return "cut off" if zone == self._hub.zone else "unknown"
 
     async def shards(self, zone: str, *, after: int | None = None, wait_ms: int = 0) -> ZoneShards:
-        """Return the shards of a zone. With `after`, wait up to `wait_ms` for a map of a later epoch than that."""
+        """Return the shards of a zone. With `after`, wait up to `wait_ms` for a map of a later epoch than that.
+        Before the first map any zone has none."""
         changed = anyio.Event()
         forget = self._routing.on_change(lambda: changed.set())
         try:
@@ -180,6 +181,8 @@ class ZoneDesk:
         finally:
             forget()
         shards = self._routing.current() or ShardMap()
+        if shards.epoch and zone not in shards.zones() and zone not in self._nodes():
+            raise UnknownZone(zone, shards.zones())
         names = in_order(shards.shards_of(zone))
         own: list[int | str] = [*names] if shards.function == "region" else [int(name) for name in names]
         return ZoneShards(zone=zone, epoch=shards.epoch, function=shards.function, count=shards.count, shards=own)

@@ -164,6 +164,7 @@ async def test_zones(asker: Recorder) -> None:
     await http("GET", zones, token="tenant")
     await http("GET", f"{zones}/a")
     await http("GET", f"{zones}/z")
+    await http("GET", f"{zones}/z/shards")
     await http("GET", f"{zones}/b!")
     await http("POST", f"{zones}/a/drain", '{"dry_run": true}')
     await http("POST", f"{zones}/a/drain")
