@@ -113,6 +113,8 @@ async def _submit(
     delay_ms, due_ms = read_due(delay, at, tz=tz, now_ms=now_ms())
     if not file and given is None:
         raise UsageError("give a FILE, or --input")
+    if due_ms is not None and due_ms <= now_ms():
+        call.out.say(f"--at {at}: is past, so it begins at once")
     options: SubmitOptions = {
         "id": id_,
         "sheet": sheet,

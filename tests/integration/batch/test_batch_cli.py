@@ -216,6 +216,8 @@ async def test_a_batch_is_handed_in_for_later_and_after_another(penstock: Comman
         while "failed" not in (shown := (await penstock("batch", "show", "cli-second")).ok().out):
             await a_moment()
     assert "which is cancelled; retry that one, and then this one" in shown
+    past = (await penstock(*submit, "--at", "2020-03-01T02:00Z")).ok().out
+    assert past.startswith("--at 2020-03-01T02:00Z: is past, so it begins at once\n")
     assert (await penstock(*submit, "--delay", "1d", "--at", "2035-03-01T02:00Z")).code == 2
     assert (await penstock(*submit, "--after-state", "clean")).code == 2
     assert "no batch 'nobody'" in (await penstock(*submit, "--after", "nobody")).err

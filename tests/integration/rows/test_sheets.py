@@ -127,6 +127,10 @@ async def test_a_named_sheet_is_read(tmp_path: Path) -> None:
     assert await rows_of(path, sheet="rows") == [(2, {"a": 1})]
     with pytest.raises(BadSheet, match="no sheet 'other'; there are 'rows'"):
         await rows_of(path, sheet="other")
+    path = tmp_path / "a.csv"
+    path.write_text("a\n1\n", encoding="utf-8")
+    with pytest.raises(BadSheet, match="a csv file has no sheets; leave the sheet 'rows' out"):
+        await rows_of(path, sheet="rows")
 
 
 # ---- what is refused
