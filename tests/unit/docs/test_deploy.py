@@ -84,6 +84,7 @@ def test_kubernetes_runs_nodes_without_rights_on_a_configuration_that_is_read(tm
     for kind in ("Job", "Deployment"):
         spec = kinds[kind]["spec"]["template"]["spec"]
         assert spec["securityContext"]["runAsNonRoot"]
+        assert spec["enableServiceLinks"] is False, "PENSTOCK_PORT of a service called penstock is no port of a server"
         [container] = spec["containers"]
         assert container["securityContext"]["readOnlyRootFilesystem"]
         mounted = {each["name"] for each in container["volumeMounts"]}
