@@ -181,11 +181,11 @@ async def _init(
         told = None
         if levels and not check:
             told = await _seed(session.connection, seed, is_overwriting=overwrite)
-    lines = [str(difference) for difference in found]
+    lines = [str(each) if check or not each.is_blocking else each.made() for each in found]
     for line in lines:
         call.out.say(line)
-    verb = "differ" if check else "made or changed"
-    call.out.say(f"{len(lines)} setting(s) {verb}" if lines else "everything is there, and as it has to be")
+    verb = "would be made or changed" if check else "made or changed"
+    call.out.say(f"{len(lines)} {verb}" if lines else "everything is there, and as it has to be")
     if told is not None:
         _say_seeded(call, told)
     call.out.result({"differences": lines, "is_applied": not check, "seeded": _seeded(told)})

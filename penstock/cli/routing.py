@@ -320,7 +320,8 @@ def say_report(out: Output, report: "MoveReport") -> None:
     who = f", by {report.by}" if report.by else ""
     out.say(f"epoch {report.epoch}, {moment(report.changed_ms)}: {report.why}{who}")
     told = "it is over" if report.is_over else "it is not over yet"
-    out.say(f"{told}: {report.shards} shards, the last one taken after {report.took_ms} ms")
+    shards = "1 shard" if report.shards == 1 else f"{report.shards} shards"
+    out.say(f"{told}: {shards}, the last one taken after {report.took_ms} ms")
     out.say(f"rows repeated: {report.repeated}, skipped: {report.skipped}")
     out.table(
         ["job", "now in", "taken", "waits for", "from", "ms", "repeated", "forced"],

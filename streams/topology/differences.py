@@ -82,6 +82,14 @@ class Difference(Struct, frozen=True, kw_only=True):
         have, want = _shown(self.setting, self.have), _shown(self.setting, self.want)
         return f"{self.where}: {self.setting} is {have}, needs {want}: {self.why}; {self.do}"
 
+    def made(self) -> str:
+        """Return what has been done about it."""
+        if self.setting == _IT:
+            return f"{self.where}: made"
+        return (
+            f"{self.where}: {self.setting} was {_shown(self.setting, self.have)}, is {_shown(self.setting, self.want)}"
+        )
+
 
 def compare_stream(spec: StreamSpec, have: dict[str, Any] | None) -> list[Difference]:
     """Return how the server's configuration of a stream differs. `have` None: it has no such stream."""

@@ -104,6 +104,7 @@ async def test_without_init_a_node_refuses_and_says_what_to_do(
     made = await penstock("init", *on(server, namespace), "--profile", "fast", "--json")
     assert made.code == 0
     assert made.json()["is_applied"]
+    assert f"bucket {namespace.bucket('NODES')}: made" in made.json()["differences"]
     again = await penstock("init", *on(server, namespace), "--profile", "fast")
     assert "everything is there" in again.out
 

@@ -256,6 +256,7 @@ def test_a_missing_stream_is_one_difference() -> None:
     assert [str(each) for each in found] == [
         "bucket PENSTOCK_NODES is missing: it is not on the server; run `penstock init`"
     ]
+    assert found[0].made() == "bucket PENSTOCK_NODES: made"
     assert found[0].is_blocking
 
 
