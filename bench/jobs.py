@@ -26,6 +26,7 @@ from actors.jobs.desk import JobDesk
 from actors.jobs.rules.job_answers import Added
 from actors.jobs.store import JobStore
 from actors.jobs.topics import Topics
+from actors.runtime.bounds import Anywhere
 from actors.runtime.rates.shares import Shares
 from bench._fetch import Bench, fetch_bench
 from bench._jobs_theirs import Theirs
@@ -127,7 +128,14 @@ async def open_bench_desk(bench: Bench) -> AsyncIterator[JobDesk]:
     async with anyio.create_task_group() as tasks:
         await tasks.start(topics.run)
         opened = open_desk(
-            bench.connection, store=store, topics=topics, rates=rates, clock=SYSTEM, handling=lambda _topic: ()
+            bench.connection,
+            store=store,
+            topics=topics,
+            rates=rates,
+            clock=SYSTEM,
+            handling=lambda _topic: (),
+            bounds=Anywhere(),
+            unmade=lambda _topic, _consumer: "",
         )
         async with opened as desk:
             yield desk

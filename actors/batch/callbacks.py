@@ -122,7 +122,7 @@ class CallbackSender:
         namespace: Namespace,
         clock: Clock,
         chance: Callable[[], float],
-        tries: Backoff = TRIES,
+        tries: Backoff,
     ) -> None:
         self._instances = instances
         self._transport = transport

@@ -99,7 +99,7 @@ class Conductor:
         clock: Clock,
         chance: Callable[[], float],
         tell: Callable[[Instance], Awaitable[None]],
-        archive: Callable[[str], Awaitable[bool]] | None = None,
+        archive: Callable[[str], Awaitable[bool]] | None,
     ) -> None:
         """`archive` keeps an instance elsewhere before it is removed, and returns whether it could."""
         self._connection = connection

@@ -36,7 +36,7 @@ class TooSlow(Exception):
     """The rate is spent for longer than the caller can wait. `is_known`: nobody says so but our own rates. Otherwise no
     governor replies."""
 
-    def __init__(self, wait_ms: float, *, is_known: bool = True) -> None:
+    def __init__(self, wait_ms: float, *, is_known: bool) -> None:
         self.wait_ms = ceil(wait_ms)
         self.is_known = is_known
         why = f"our own rate for it is spent for {span_text(self.wait_ms)}" if is_known else NO_SHARES
@@ -152,7 +152,7 @@ class Budgets:
     process has the whole rates. `now_ms`: a clock that does not go back."""
 
     def __init__(
-        self, rates: WantedRates | None = None, *, now_ms: Callable[[], float] = lambda: monotonic_s() * 1000
+        self, rates: WantedRates | None, *, now_ms: Callable[[], float] = lambda: monotonic_s() * 1000
     ) -> None:
         self._own = OwnRates(now_ms)
         self._rates: WantedRates = rates or self._own

@@ -163,7 +163,7 @@ class Sink:
         namespace: Namespace,
         store: Store,
         clock: Clock,
-        tell: Callable[[Notice], None] = lambda _notice: None,
+        tell: Callable[[Notice], None],
     ) -> None:
         self._settings = settings
         self._tell = tell

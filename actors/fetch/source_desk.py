@@ -82,8 +82,8 @@ class SourceDesk:
         nodes: Bucket[bytes],
         zone_of: ZoneOf,
         clock: Clock,
-        looks: LookDesk | None = None,
-        live: LiveSettings | None = None,
+        looks: LookDesk | None,
+        live: LiveSettings | None,
     ) -> None:
         self.importer = Importer(connection, settings, ledgers, clock)
         self._look_desk = looks

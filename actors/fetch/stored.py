@@ -29,7 +29,7 @@ class Broken(msgspec.Struct, frozen=True):
     why: str
 
 
-async def stored_names(settings: Bucket[bytes], ledgers: Bucket[bytes], pattern: str = ">") -> list[SourceKey]:
+async def stored_names(settings: Bucket[bytes], ledgers: Bucket[bytes], pattern: str) -> list[SourceKey]:
     """Return the names of all sources and ledgers that match, in order. Some that were deleted may be among them."""
     records = await settings.keys(f"source.{pattern}")
     return sorted({*(_named(key) for key in records), *map(source_of, await ledgers.keys(pattern))})

@@ -21,7 +21,7 @@ from actors.jobs.rules.job_rules import KEPT_MS, BadJob, ExpiredJob, is_same_add
 from actors.jobs.rules.topic_settings import TopicSettings
 from actors.jobs.store import JobStore
 from actors.jobs.topics import MOST_IN_ALL, Topics
-from actors.runtime.bounds import Anywhere, WorkBounds
+from actors.runtime.bounds import WorkBounds
 from actors.runtime.rules.slot_keys import key_reader
 from actors.runtime.tracing import traces
 from actors.runtime.turns import Carriers, Turns
@@ -50,9 +50,9 @@ class Adding:
         topics: Topics,
         copies: Copies,
         clock: Clock,
-        admit: Callable[[str], None] = lambda _subject: None,
+        admit: Callable[[str], None],
         stood_still_s: Callable[[], float] = lambda: 0.0,
-        bounds: WorkBounds | None = None,
+        bounds: WorkBounds,
     ) -> None:
         self._store = store
         self._topics = topics
@@ -60,7 +60,7 @@ class Adding:
         self._clock = clock
         self._admit = admit
         self._stood_still_s = stood_still_s
-        self._bounds = bounds or Anywhere()
+        self._bounds = bounds
         self._quota = Quota(self.waiting)
         self._carriers = Carriers(Disconnected, lambda why: OutcomeUnknown(why, subject="jobs"))
         self._turns = Turns(self._carriers, self._add_turn, most_size=lambda: MOST_JOBS, most=MOST_IN_TURN)

@@ -294,7 +294,7 @@ class JobAdds:
         return await self._jobs.last_one(self._jobs.refused(job)) is not None
 
     async def _take_place(
-        self, job: JobRecord, found: Found | None, until_s: float, taken_back: int = 0
+        self, job: JobRecord, found: Found | None, until_s: float, taken_back: int
     ) -> Stored | StreamError:
         """Store a job in place of another, if that is still as it was found. `taken_back`: how often this try was
         stored and taken back. The server knows the message id of each."""

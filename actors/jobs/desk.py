@@ -103,7 +103,7 @@ class JobDesk:
         replay: JobReplay,
         obstacles: Obstacles,
         clock: Clock,
-        check: Callable[[], None] = lambda: None,
+        check: Callable[[], None],
     ) -> None:
         self._store = store
         self._topics = topics
@@ -316,7 +316,7 @@ class JobDesk:
         Raises BadJob."""
         return [self._view(topic) for topic in self.topic_names(after=after, limit=limit)]
 
-    def topic_names(self, *, after: str = "", limit: int = MOST_TOPICS) -> builtins.list[str]:
+    def topic_names(self, *, after: str, limit: int) -> builtins.list[str]:
         """Return the names alone of such a page. Raises BadJob."""
         check_range("limit", limit, 1, MOST_TOPICS)
         known = self._topics.known()

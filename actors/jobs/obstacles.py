@@ -12,7 +12,7 @@ from actors.jobs.reads import Found
 from actors.jobs.replies import listed_of
 from actors.jobs.rules.obstacles import NOBODY, JobWhy, Queue, why
 from actors.jobs.topics import Topics
-from actors.runtime.bounds import Anywhere, WorkBounds
+from actors.runtime.bounds import WorkBounds
 from actors.runtime.rates.counts import is_waited_for
 from actors.runtime.rates.slot_look import SlotLook
 from actors.runtime.rules.bounds import nobody_text
@@ -37,15 +37,15 @@ class Obstacles:
         topics: Topics,
         serving: Callable[[str], Collection[str]],
         clock: Clock,
-        bounds: WorkBounds | None = None,
-        unmade: Callable[[str, str], str] = lambda _topic, _consumer: "",
+        bounds: WorkBounds,
+        unmade: Callable[[str, str], str],
     ) -> None:
         self._connection = connection
         self._unmade = unmade
         self._topics = topics
         self._serving = serving
         self._clock = clock
-        self._bounds = bounds or Anywhere()
+        self._bounds = bounds
         self._slots = SlotLook(connection)
 
     async def of(self, found: Sequence[Found]) -> list[JobWhy]:

@@ -244,7 +244,7 @@ class JobReservations:
         receipt: JobReceipt,
         decide: _Decide,
         *,
-        end: Outcome | None = None,
+        end: Outcome | None,
         bury_if: Callable[[JobRecord], bool] | None = None,
         reason: str = "",
         is_doubtful: bool = False,

@@ -149,7 +149,7 @@ class Measures:
     def jobs_left(self, count: int) -> None:
         self._left.inc(count)
 
-    def slice_ended(self, platform: str, outcome: str, *, is_unproven: bool = False) -> None:
+    def slice_ended(self, platform: str, outcome: str, *, is_unproven: bool) -> None:
         self._slices.labels(platform, outcome).inc()
         if is_unproven:
             self._unproven.labels(platform).inc()

@@ -139,7 +139,7 @@ class _Seen(msgspec.Struct):
 class MembershipView:
     """The live nodes, from their heartbeats. Times are seconds of one monotonic clock. Pure but for its memory."""
 
-    def __init__(self, ttl_s: float = TTL_S) -> None:
+    def __init__(self, ttl_s: float) -> None:
         self._ttl_s = ttl_s
         self._seen: dict[str, _Seen] = {}
 

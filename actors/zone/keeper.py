@@ -95,7 +95,7 @@ class Keeper:
         life: HubLife,
         lease_ms: int,
         stop: anyio.Event,
-        has_taken: Callable[[int], bool] = lambda _epoch: True,
+        has_taken: Callable[[int], bool],
     ) -> None:
         self._has_taken = has_taken
         self.zone = life.zone

@@ -68,7 +68,7 @@ async def try_adapter(
     stored: Mapping[str, str],
     transport: Transport,
     now_ms: int,
-    slice_ms: int = 0,
+    slice_ms: int,
 ) -> AdapterTrial:
     """Try an adapter on a window, each of its lists. `stored`: the account with its references. Trouble is part of the
     result."""

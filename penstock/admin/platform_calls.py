@@ -114,6 +114,7 @@ async def open_source_client(records: Records, source: SourceKey) -> AsyncIterat
             clock=records.clock,
             clocks=clocks,
             stamp=records.clock.now_ms,
+            learned=None,
         )
         yield SourceClient(source, adapter, session)
 

@@ -8,7 +8,6 @@ Secrets (password, token, nkey seed) are references, `env:NAME` or `file:/path`,
 
 import difflib
 import hashlib
-import os
 import re
 import tomllib
 from collections.abc import Mapping
@@ -204,14 +203,14 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 def load_config(
-    file: Path | None = None,
-    environment: Mapping[str, str] | None = None,
+    file: Path | None,
+    environment: Mapping[str, str],
     flags: Mapping[str, object | None] | None = None,
 ) -> Config:
     """Return the configuration. A flag that is None was not given. Raises UsageError that names the wrong value, its
     place, and the values that are allowed."""
     values: dict[str, object] = {}
-    for place, found in _places(file, os.environ if environment is None else environment, flags or {}):
+    for place, found in _places(file, environment, flags or {}):
         for name, value in found.items():
             values[name] = _converted(place, name, value)
     try:

@@ -38,7 +38,7 @@ def open_rates_desk(
     leases: Bucket[bytes],
     members: Members | None,
     clock: Clock,
-    learned: LearnedLimits | None = None,
+    learned: LearnedLimits,
 ) -> RatesDesk:
     """Return the desk of one node. `members`: the nodes to ask. `None`: there are none. `learned`: what platforms are
     known to allow."""
@@ -103,7 +103,7 @@ class _SettingDoors(NamedTuple):
     settings: LiveSettings
     desk: Desk
     sources: Sources
-    learned: LearnedLimits | None
+    learned: LearnedLimits
     clock: Clock
 
     def doors(self) -> dict[Kind, RateDoor]:
@@ -123,16 +123,13 @@ class _SettingDoors(NamedTuple):
         }
 
     def _platform_now(self, platform: str) -> float:
-        current = self.settings.current(platform)
-        return self.learned.platform_rate(platform, current) if self.learned is not None else current.platform_rate
+        return self.learned.platform_rate(platform, self.settings.current(platform))
 
     def _source_rate(self, name: str) -> float:
         platform, _, source = name.partition("/")
         return self.settings.current(platform, source).rate
 
     def _source_now(self, name: str) -> float:
-        if self.learned is None:
-            return self._source_rate(name)
         source = SourceKey(*name.split("/", 1))
         try:
             declared = self.sources.adapter(source).declaration.rate

@@ -26,7 +26,7 @@ __all__ = ["first_look", "look_at_file"]
 
 
 async def look_at_file(
-    task: str, parts: AsyncIterator[bytes], ask: AskRows, *, name: str = "", sheet: str = "", encoding: str = ""
+    task: str, parts: AsyncIterator[bytes], ask: AskRows, *, name: str, sheet: str, encoding: str
 ) -> FirstLook:
     """Look at a file that comes in parts. Raises BatchRefused."""
     with tempfile.TemporaryDirectory(prefix="penstock-") as folder:

@@ -335,7 +335,7 @@ async def _write(target: Path, parts: AsyncIterator[bytes]) -> None:
     await write_whole(target, parts, growing=target.with_name(f".{target.name}.{secrets.token_hex(4)}"))
 
 
-def chosen_file(view: View, name: str = "") -> str:
+def chosen_file(view: View, name: str) -> str:
     """Return the name of a result's file, by default its first. Raises NotAccepted if there is none."""
     try:
         return result_file(view, name)

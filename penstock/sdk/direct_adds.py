@@ -19,6 +19,7 @@ from actors.jobs.copies import Copies
 from actors.jobs.rules.job_answers import Added, NotAdded
 from actors.jobs.store import JobStore
 from actors.jobs.topics import Topics
+from actors.runtime.bounds import Anywhere
 from actors.runtime.broker.cluster_watch import ClusterWatch
 from actors.runtime.broker.store_watch import HealthWatch
 from actors.runtime.logs import fields
@@ -108,6 +109,7 @@ class DirectAdds:
                 copies=Copies(connection, lambda _topic: ()),
                 clock=clock,
                 admit=connection.store.admit,
+                bounds=Anywhere(),  # a desk adds what has a region
             )
             self._topics = topics
             try:

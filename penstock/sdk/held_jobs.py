@@ -38,7 +38,7 @@ class Settles(Protocol):
 class HeldJob:
     """A job that this program holds until its TTR runs out. Settle it once: finish, release or bury."""
 
-    def __init__(self, jobs: Settles, reserved: Reserved, ttr_ms: int | None = None) -> None:
+    def __init__(self, jobs: Settles, reserved: Reserved, ttr_ms: int | None) -> None:
         """`ttr_ms` replaces the job's own TTR."""
         self._jobs = jobs
         self._reserved = reserved

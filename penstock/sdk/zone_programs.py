@@ -35,9 +35,7 @@ PROGRAM = "program"
 """The role of such a program in its record. It has no other, so no work of nodes is placed on it."""
 
 
-async def run_program(
-    connection: Connection, handler: ZoneHandler, *, zone: str, name: str = "", hub: str = ""
-) -> None:
+async def run_program(connection: Connection, handler: ZoneHandler, *, zone: str, name: str, hub: str) -> None:
     """Run the job until cancelled. Raises UsageError, NameTaken, and the broker's errors."""
     if not ZONE.fullmatch(zone) or len(zone) > LONGEST_ZONE:
         raise UsageError(f"zone {zone[:40]!a}: use 1 to {LONGEST_ZONE} of A-Z a-z 0-9 - and single _ inside")

@@ -72,7 +72,7 @@ class Watch(Generic[T]):
         read: Callable[[str], Awaitable[Entry[T] | None]],
         on_reading: Callable[[], None],
         *,
-        domain: str = "",
+        domain: str,
     ) -> None:
         self._connection = connection
         self._stream = stream

@@ -59,7 +59,7 @@ class EmbeddedServer:
         config: str,
         sync_always: bool,
         lock: int,
-        on_progress: Callable[[], None] = lambda: None,
+        on_progress: Callable[[], None],
     ) -> None:
         self.store = store
         self._on_progress = on_progress
@@ -240,7 +240,7 @@ async def embedded_server(
         os.close(lock)
 
 
-def settings_text(store: Path, name: str, port: int, config: str, *, sync_always: bool, limit: int = 0) -> str:
+def settings_text(store: Path, name: str, port: int, config: str, *, sync_always: bool, limit: int) -> str:
     """Return the server's settings file. `limit`: bytes that it may store, 0 for three quarters of the free bytes."""
     return "\n".join(
         [

@@ -30,7 +30,7 @@ class ServerWork(NamedTuple):
 class Patience:
     """Tells when to give up a process, by what it has done. Pure but for its memory."""
 
-    def __init__(self, work: ServerWork, now_s: float, *, still_s: float = STILL_S) -> None:
+    def __init__(self, work: ServerWork, now_s: float, *, still_s: float) -> None:
         self._still_s = still_s
         self._work = work
         self._since_s = now_s

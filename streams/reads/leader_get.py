@@ -56,7 +56,7 @@ async def get_of_leader(
 
 
 async def last_of_leader(
-    connection: Connection, stream: str, pattern: str = "", *, timeout_s: float, domain: str = ""
+    connection: Connection, stream: str, pattern: str, *, timeout_s: float, domain: str
 ) -> int | None:
     """Return the sequence of the stream's last message, None if no message is on a subject that matches. Raises as
     `get_of_leader`."""

@@ -12,6 +12,7 @@ from actors.jobs.desk import JobDesk
 from actors.jobs.rules.job_answers import Added, NotAdded, Reserved
 from actors.jobs.store import JobStore
 from actors.jobs.topics import Topics
+from actors.runtime.bounds import Anywhere
 from actors.runtime.rates.shares import Shares
 from penstock.api.service.service import DeskService
 from penstock.node.jobs.doors import open_desk
@@ -134,7 +135,14 @@ async def open_second_office(connection: Connection, *, again_after_s: float = 2
         store = JobStore(connection, publisher, namespace, clock)
         rates = Shares(lambda topic: topics.current(topic).rate / office.nodes or None)
         opened = open_desk(
-            connection, store=store, topics=topics, rates=rates, clock=clock, handling=lambda _topic: office.handling
+            connection,
+            store=store,
+            topics=topics,
+            rates=rates,
+            clock=clock,
+            handling=lambda _topic: office.handling,
+            bounds=Anywhere(),
+            unmade=lambda _topic, _consumer: "",
         )
         async with opened as desk:
             office = Office(desk, store, topics, connection, publisher, clock)

@@ -13,6 +13,8 @@ from actors.batch.desk import BatchDesk
 from actors.batch.instances import Instances
 from actors.batch.items import BatchItems
 from actors.batch.tasks import Tasks
+from actors.fetch.budget import Budgets
+from actors.fetch.learning import LearnedLimits
 from actors.fetch.ledgers import Ledgers
 from actors.fetch.look_desk import LookDesk
 from actors.fetch.settings_watch import LiveSettings
@@ -23,6 +25,7 @@ from actors.jobs.desk import JobDesk
 from actors.jobs.schedule_desk import ScheduleDesk
 from actors.jobs.store import JobStore
 from actors.jobs.topics import Topics
+from actors.runtime.bounds import Anywhere
 from actors.runtime.rates.shares import Shares
 from actors.runtime.supervisor import ActorSpec, Supervisor
 from actors.zone.desk import ZoneDesk
@@ -98,7 +101,16 @@ async def running_gateway(
     topics = Topics(bucket("TOPICS"), connection, namespace)
     store = JobStore(connection, publisher, namespace, clock)
     rates = Shares(lambda topic: topics.current(topic).rate or None)
-    opened = open_desk(connection, store=store, topics=topics, rates=rates, clock=clock, handling=lambda _topic: ())
+    opened = open_desk(
+        connection,
+        store=store,
+        topics=topics,
+        rates=rates,
+        clock=clock,
+        handling=lambda _topic: (),
+        bounds=Anywhere(),
+        unmade=lambda _topic, _consumer: "",
+    )
     async with opened as desk, anyio.create_task_group() as group:
         live = LiveTokens(bucket("TOKENS"), lambda: now_ms() + running.ahead_ms)
         tasks, instances = Tasks(bucket("TASKS")), Instances(bucket("INSTANCES"))
@@ -118,7 +130,8 @@ async def running_gateway(
         settings_desk = session.settings_desk()
         sources = Sources(bucket("SETTINGS"))
         settings = LiveSettings(bucket("SETTINGS"), clock=SYSTEM, history=settings_desk.history)
-        looks = LookDesk(Ledgers(bucket("LEDGERS"), group), sources, settings, SYSTEM)
+        ledgers = Ledgers(bucket("LEDGERS"), group)
+        looks = LookDesk(ledgers, sources, settings, SYSTEM)
         rates_desk = open_rates_desk(
             connection,
             topics=topics,
@@ -132,6 +145,7 @@ async def running_gateway(
             leases=bucket("LEASES"),
             members=None,
             clock=clock,
+            learned=LearnedLimits(ledgers, bucket("DIGESTS"), Budgets(None), SYSTEM),
         )
         routing = Routing(bucket("ROUTING"))
         zones_desk = ZoneDesk(

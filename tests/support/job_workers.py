@@ -10,10 +10,10 @@ import msgspec
 from actors.jobs.topics import Topics
 from actors.jobs.worker.handler import Handler
 from actors.jobs.worker.worker import JobWorker
+from actors.runtime.bounds import Anywhere, WorkBounds
 from actors.runtime.measures import Measures
 from actors.runtime.rates.shares import Shares
 from actors.runtime.rates.slot_client import NodeSlots
-from actors.zone.bindings import Bindings
 from streams.buckets.bucket import Bucket
 from streams.errors import OutcomeUnknown
 from streams.link.connection import Connection
@@ -89,13 +89,16 @@ class Working:
             await self.has_ended.wait()
 
 
+ANYWHERE = Anywhere()
+
+
 @asynccontextmanager
 async def working(
     jobs: Jobs,
     *handlers: Handler,
     settings: Mapping[str, object] | None = None,
     node: str = "node1",
-    bounds: Bindings | None = None,
+    bounds: WorkBounds = ANYWHERE,
 ) -> AsyncIterator[Working]:
     """Run handlers in a worker of this process, on the connection of `jobs`. `bounds` follows the topics."""
     async with opened_topics(jobs.connection, jobs, settings or {}) as topics, anyio.create_task_group() as tasks:
@@ -103,8 +106,7 @@ async def working(
         measures = Measures()
         rates = Shares(lambda topic: topics.current(topic).rate or None)
         slots = NodeSlots(jobs.connection, node)
-        if bounds is not None:
-            bounds.follow("topics", topics)
+        bounds.follow("topics", topics)
         worker = JobWorker(
             handlers,
             node=node,

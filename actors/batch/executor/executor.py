@@ -33,7 +33,7 @@ from actors.batch.instances import Instances, UnknownInstance
 from actors.batch.rules.record import FINAL, made_so_far
 from actors.batch.rules.versions import is_older
 from actors.runtime.actor import FATAL, handle_each
-from actors.runtime.bounds import Anywhere, WorkBounds
+from actors.runtime.bounds import WorkBounds
 from actors.runtime.broker.unmade import Unmade
 from actors.runtime.logs import fields
 from actors.runtime.rules.slot_keys import key_reader
@@ -99,10 +99,10 @@ class Executor:
         newest: Callable[[str], str | None],
         may_take: Callable[[str], bool],
         stop: anyio.Event,
-        bound_of: Callable[[str], str] = lambda _task: "",
-        bounds: WorkBounds | None = None,
-        region_key_of: Callable[[str], str] = lambda _task: "",
-        sign: Sign = lambda _task, _body: "",
+        bound_of: Callable[[str], str],
+        bounds: WorkBounds,
+        region_key_of: Callable[[str], str],
+        sign: Sign,
     ) -> None:
         self._handlers = {handler.record.task: handler for handler in handlers}
         self._connection = connection
@@ -120,7 +120,7 @@ class Executor:
         """With whether the task's limit of items counts."""
         self._bound_of = bound_of
         self._region_key_of = region_key_of
-        self._bounds = bounds or Anywhere()
+        self._bounds = bounds
         self._working: Counter[str] = Counter()
         self._bounds.watch(lambda: [self._bound_of(task) for task, count in self._working.items() if count])
         self._logged_old: set[str] = set()

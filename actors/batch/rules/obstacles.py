@@ -128,7 +128,7 @@ def why_item(
     place: ItemPlace,
     now_ms: int,
     *,
-    missing: NoConsumer = ALL_THERE,
+    missing: NoConsumer,
     part: float = 1.0,
 ) -> BatchWhy:
     """Return what is in the way of an item. `batch`: what is in the way of its batch. `part`: as in `why`."""

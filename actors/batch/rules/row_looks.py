@@ -60,7 +60,7 @@ def look_at(
     read: Callable[[Raw], object],
     reason_of: Callable[[Exception], str],
     *,
-    shown: int = 0,
+    shown: int,
     fields: Sequence[FieldSeen] | None = None,
 ) -> RowsSeen:
     """Return how `read` takes these rows. It may raise any exception, of which `reason_of` makes a text."""

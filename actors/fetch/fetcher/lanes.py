@@ -27,7 +27,7 @@ from actors.fetch.settings_watch import LiveSettings
 from actors.fetch.slice_allocator import lane_name
 from actors.fetch.sources import SourceKey, Sources
 from actors.runtime.actor import FATAL, Ack, Actor, Decision, GiveBack, Mailbox, Settle, ticks
-from actors.runtime.bounds import Anywhere, WorkBounds
+from actors.runtime.bounds import WorkBounds
 from actors.runtime.broker.unmade import Unmade
 from actors.runtime.events import outgoing_event
 from actors.runtime.logs import fields
@@ -141,7 +141,7 @@ class Fetcher:
         reader: WindowReader,
         clock: Clock,
         stop: anyio.Event,
-        bounds: WorkBounds | None = None,
+        bounds: WorkBounds,
     ) -> None:
         self._node = node
         self._labels = labels
@@ -153,7 +153,7 @@ class Fetcher:
         self._reader = reader
         self._clock = clock
         self._stop = stop
-        self._bounds = bounds or Anywhere()
+        self._bounds = bounds
         self._readings = Readings(reader, self._is_ours)
         self._running: dict[Lane, _Running] = {}
         self._changed = anyio.Event()

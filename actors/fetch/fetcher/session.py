@@ -146,7 +146,7 @@ class PlatformSession:
         clock: Clock,
         clocks: PlatformClocks,
         stamp: Callable[[], int],
-        learned: LearnedLimits | None = None,
+        learned: LearnedLimits | None,
     ) -> None:
         self.sent_ms = 0
         """When the last request was sent."""

@@ -60,7 +60,7 @@ from actors.fetch.rules.holding import had_readable
 from actors.fetch.rules.tuning import WIDE_MS
 from actors.fetch.sources import SourceKey, Sources, UnknownSource, UnusableSource
 from actors.runtime.actor import FATAL
-from actors.runtime.bounds import Anywhere, WorkBounds
+from actors.runtime.bounds import WorkBounds
 from actors.runtime.events import outgoing_event
 from actors.runtime.failpoints import reach
 from actors.runtime.logs import fields
@@ -131,11 +131,11 @@ class WindowReader:
         measures: Measures,
         namespace: Namespace,
         clock: Clock,
-        learned: LearnedLimits | None = None,
-        bounds: WorkBounds | None = None,
+        learned: LearnedLimits,
+        bounds: WorkBounds,
     ) -> None:
         self._learned = learned
-        self._bounds = bounds or Anywhere()
+        self._bounds = bounds
         self._transport = transport
         self._ledgers = ledgers
         self._sources = sources

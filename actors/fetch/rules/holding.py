@@ -205,7 +205,7 @@ def fall_short(
     now_ms: int,
     *,
     chance: float,
-    is_readable: bool | None = None,
+    is_readable: bool | None,
 ) -> tuple[Ledger, Retried | GaveUp | StaleFence]:
     """Try an incomplete window once more, since an order that moved meanwhile may be the cause. The second time it
     becomes a hole: reading it the same way again would miss the same orders."""
@@ -229,7 +229,7 @@ def misread(
     now_ms: int,
     *,
     chance: float,
-    of_rows: bool = False,
+    of_rows: bool,
 ) -> tuple[Ledger, Retried | GaveUp | Released | StaleFence]:
     """Fail the slice, whose responses are not as declared. If the source is not known to have readable rows, the second
     such failure parks it: the declaration is wrong, and every window would fail in the same way. Windows that are given

@@ -67,7 +67,7 @@ def lengthened(
     now_ms: int,
     *,
     chance: float,
-    least_wait_ms: int = 0,
+    least_wait_ms: int,
 ) -> Outage:
     """Return the outage after one more miss, of `held`. The miss is the first, or a probe's, or of an attempt that was
     under way when the outage began. The last kind changes nothing."""

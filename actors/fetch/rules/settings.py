@@ -120,7 +120,7 @@ class FetchSettings(msgspec.Struct, frozen=True, kw_only=True):
             spread=self.retry_spread,
         )
 
-    def slowed(self, per_s: float, *, has_burst: bool = False) -> "FetchSettings":
+    def slowed(self, per_s: float, *, has_burst: bool) -> "FetchSettings":
         """Return the settings with a lower rate."""
         return msgspec.structs.replace(self, rate=per_s, burst=self.burst if has_burst else 1)
 
@@ -138,7 +138,7 @@ def parse_level(text: bytes, level: Level = "source", *, now_ms: int | None = No
     return values
 
 
-def check_level(values: LevelValues, level: Level = "source", *, now_ms: int | None = None) -> None:
+def check_level(values: LevelValues, level: Level, *, now_ms: int | None = None) -> None:
     """Check a level that did not come as JSON text (from a TOML file, for example), as `parse_level` does."""
     fields = {}
     for name, value in values.items():

@@ -29,7 +29,7 @@ CREATING = 0x70656E73746F636B
 """Key of the advisory lock under which tables are created: `create table if not exists` may fail beside another."""
 
 
-def upsert(*, history: bool, by_content: bool = False) -> Insert:
+def upsert(*, history: bool, by_content: bool) -> Insert:
     """Return the statement that stores a batch given as one array a column. Its row count is that of changed orders.
     `by_content`: an order with the body that is stored is no change, whatever its version. `confirm` follows."""
     rows = _rows()
@@ -66,7 +66,7 @@ def confirm() -> Insert:
 class PostgresStore:
     """Orders in a PostgreSQL database, over a small pool."""
 
-    def __init__(self, url: URL, *, history: bool = False) -> None:
+    def __init__(self, url: URL, *, history: bool) -> None:
         self.name = url.render_as_string(hide_password=True)
         self._history = history
         self._statements = {kind: upsert(history=history, by_content=kind) for kind in (False, True)}

@@ -32,7 +32,7 @@ from actors.jobs.worker.shared import TEND_S, Shared
 from actors.jobs.worker.slices import Slices
 from actors.jobs.worker.topic import TopicWorker
 from actors.jobs.worker.watchdog import Watchdog
-from actors.runtime.bounds import Anywhere, WorkBounds
+from actors.runtime.bounds import WorkBounds
 from actors.runtime.broker.unmade import Unmade
 from actors.runtime.logs import fields
 from actors.runtime.measures import Measures
@@ -83,7 +83,7 @@ class JobWorker:
         measures: Measures,
         stop: anyio.Event,
         is_heard: Callable[[], bool] = lambda: True,
-        bounds: WorkBounds | None = None,
+        bounds: WorkBounds,
         others: Callable[[], bool] = lambda: False,
     ) -> None:
         """`others`: whether other live nodes serve the same topics."""
@@ -100,7 +100,7 @@ class JobWorker:
         self._measures = measures
         self._stop = stop
         self._is_heard = is_heard
-        self._bounds = bounds or Anywhere()
+        self._bounds = bounds
         self._others = others
         self._has_ended = False
         self._unmade = Unmade("job_worker")

@@ -250,7 +250,7 @@ def dealt(shards: ShardMap, given: Iterable[str], *, without: Iterable[str]) -> 
     return replace(shards, owners=owners)
 
 
-def takers_of(shards: ShardMap, *, without: Iterable[str] = ()) -> list[str]:
+def takers_of(shards: ShardMap, *, without: Iterable[str]) -> list[str]:
     """Return the zones that take shards when some are dealt: they have a weight, and are not among `without`."""
     refused = set(without)
     return [zone for zone in shards.zones() if zone not in refused and shards.weight(zone) > 0]

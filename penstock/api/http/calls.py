@@ -146,9 +146,9 @@ class HttpCall:
         receive: Receive,
         cycle: Any,
         rate: TokenBucket | None,
-        upload: Upload | None = None,
-        key: str = "",
-        traceparent: str = "",
+        upload: Upload | None,
+        key: str,
+        traceparent: str,
     ) -> None:
         self.caller = caller
         self.address = address

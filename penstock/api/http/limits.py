@@ -184,7 +184,7 @@ class _Work:
 class Census:
     """The open connections by address."""
 
-    def __init__(self, most: int = MOST_CONNECTIONS, most_per_address: int = MOST_PER_ADDRESS) -> None:
+    def __init__(self, most: int, most_per_address: int) -> None:
         self.most = most
         self.most_per_address = most_per_address
         self.count = 0

@@ -57,7 +57,7 @@ class Problem(Struct, frozen=True, kw_only=True, omit_defaults=True):
 class RefusedRequest(Exception):
     """Ends a request with its problem. `closes`: the connection closes too, since the rest of it must not be read."""
 
-    def __init__(self, problem: Problem, *, closes: bool = False) -> None:
+    def __init__(self, problem: Problem, *, closes: bool) -> None:
         super().__init__(f"{problem.status} {problem.code}: {problem.detail}")
         self.problem = problem
         self.closes = closes

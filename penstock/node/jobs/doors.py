@@ -61,8 +61,8 @@ async def open_desk(
     rates: SharedRates,
     clock: Clock,
     handling: Callable[[str], Collection[str]],
-    bounds: WorkBounds | None = None,
-    unmade: Callable[[str, str], str] = lambda _topic, _consumer: "",
+    bounds: WorkBounds,
+    unmade: Callable[[str, str], str],
 ) -> AsyncIterator[JobDesk]:
     """Open a desk. `handling(topic)`: the nodes that may have fetched jobs ahead. `unmade`: as in `Obstacles`."""
     returns = Returns(store)

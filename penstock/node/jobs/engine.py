@@ -57,7 +57,7 @@ class JobsEngine:
 @asynccontextmanager
 async def open_jobs_engine(
     node: Node,
-    built_in: Sequence[Handler] = (),
+    built_in: Sequence[Handler],
     accept: Callable[[Schedule, IsShown], None] | None = None,
     expand: Callable[[Mapping[str, Handler]], Iterable[Handler]] = lambda known: known.values(),
 ) -> AsyncIterator[JobsEngine]:

@@ -6,6 +6,7 @@ import anyio
 import pytest
 
 from actors.jobs.obstacles import Obstacles
+from actors.runtime.bounds import Anywhere
 from actors.runtime.rules import slots_held
 from streams.clock import SYSTEM
 from tests.support.job_workers import handler, until_gone, working
@@ -182,7 +183,9 @@ async def test_a_person_learns_who_has_the_slot_that_a_job_waits_for(jobs: Jobs)
         async with working(jobs, handler(calls.handle), settings={**BY_M, "slots": 1}, node="n1") as work:
             await add(jobs, "a", "1", "2")
             await calls.log.until(lambda log: log.count("begun") == 1)
-            obstacles = Obstacles(jobs.connection, work.topics, lambda _topic: ["n1"], SYSTEM)
+            obstacles = Obstacles(
+                jobs.connection, work.topics, lambda _topic: ["n1"], SYSTEM, Anywhere(), lambda _topic, _name: ""
+            )
             with anyio.fail_after(30):
                 while True:
                     found = await jobs.store.find("mail", "2")

@@ -10,6 +10,7 @@ import pytest
 
 from actors.jobs.obstacles import Obstacles
 from actors.jobs.worker.job import Bury, Job, Retry
+from actors.runtime.bounds import Anywhere
 from streams.clock import SYSTEM
 from streams.subjects import Namespace
 from streams.topology.specs import job_consumer
@@ -111,7 +112,12 @@ async def test_a_right_that_the_node_does_not_have_stops_its_topic_alone(
                 await log.has("mail")
                 unmade = work.worker.unmade.get
                 obstacles = Obstacles(
-                    connection, work.topics, lambda _: ["n"], SYSTEM, unmade=lambda _, name: unmade(name, "")
+                    connection,
+                    work.topics,
+                    lambda _: ["n"],
+                    SYSTEM,
+                    Anywhere(),
+                    unmade=lambda _, name: unmade(name, ""),
                 )
                 found = await jobs.store.find("forbidden", "1")
                 assert found is not None

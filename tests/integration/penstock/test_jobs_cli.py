@@ -17,6 +17,7 @@ from actors.jobs.schedule_desk import ScheduleDesk
 from actors.jobs.scheduler import Scheduler
 from actors.jobs.store import JobStore
 from actors.jobs.topics import Topics
+from actors.runtime.bounds import Anywhere
 from actors.runtime.rates.shares import Shares
 from penstock.api.service.service import DeskService
 from penstock.node.jobs.doors import open_desk
@@ -36,7 +37,14 @@ async def node(cli: CommandLine, *, follows_schedules: bool = False) -> AsyncIte
     async with anyio.create_task_group() as tasks:
         await tasks.start(topics.run)
         opened = open_desk(
-            connection, store=store, topics=topics, rates=rates, clock=SYSTEM, handling=lambda _topic: ()
+            connection,
+            store=store,
+            topics=topics,
+            rates=rates,
+            clock=SYSTEM,
+            handling=lambda _topic: (),
+            bounds=Anywhere(),
+            unmade=lambda _topic, _consumer: "",
         )
         async with opened as desk:
             await tasks.start(DeskService("jobs", desk, connection, stop, desk.end_waits).run)

@@ -29,7 +29,7 @@ class Hand:
 
     def __init__(self) -> None:
         self.now_ms = 0.0
-        self.budgets = Budgets(now_ms=lambda: self.now_ms)
+        self.budgets = Budgets(None, now_ms=lambda: self.now_ms)
 
     def ask(
         self,
