@@ -39,6 +39,9 @@ from tests.support.timers import (
 pytestmark = pytest.mark.timeout(300)
 
 WITHIN_S = 180
+BACKSTOP_MS = 15_000
+"""By when the server fires what no timer has fired, where a busy machine may need seconds to find out who is gone. A
+timer leaves to the server whatever is later than that."""
 HOUR_MS = 3_600_000
 
 
@@ -244,6 +247,7 @@ async def test_the_next_in_line_fires_for_a_holder_whose_link_is_gone(
 ) -> None:
     """Long before the lease ends: only the server tells that nobody listens any more."""
     monkeypatch.setattr(partitions, "TTL_S", WITHIN_S)
+    monkeypatch.setattr("actors.jobs.delay_timer.timer.BACKSTOP_MS", BACKSTOP_MS)
     with anyio.fail_after(WITHIN_S):
         async with (
             connect(server.url, name="holder", namespace=connection.namespace) as link,
@@ -268,15 +272,14 @@ async def test_the_next_in_line_fires_for_a_holder_whose_link_is_gone(
                 held, due_ms = firer.timer.held, now_ms() + 2_000
                 assert len(held) < PARTITIONS
                 for n in range(60):
-                    # the server fires late: a timer passes over what it fires
-                    await delay(connection, publisher, f"standby {n}", due_ms + 10 * n, server_ms=due_ms + 15_000)
+                    await delay(connection, publisher, f"standby {n}", due_ms + 10 * n, server_ms=due_ms + BACKSTOP_MS)
                 while now_ms() < due_ms - 700:
                     await a_moment()
                 await link.close()
                 ready = await until_ready(connection, 60)
                 assert firer.timer.held == held  # the leases stood all the time
                 assert firer.heard.left == 0
-                assert all(due_ms <= job.due_ms <= job.stored_ms < due_ms + 15_000 for job in ready)
+                assert all(due_ms <= job.due_ms <= job.stored_ms < due_ms + BACKSTOP_MS for job in ready)
 
 
 async def test_who_hands_a_partition_over_fires_what_is_due_until_the_other_one_has_read_its_jobs(
@@ -301,6 +304,7 @@ async def test_of_two_that_stand_by_one_fires_for_a_holder_whose_link_is_gone(
     server: EmbeddedServer, connection: Connection, publisher: Publisher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(partitions, "TTL_S", WITHIN_S)
+    monkeypatch.setattr("actors.jobs.delay_timer.timer.BACKSTOP_MS", BACKSTOP_MS)
     with anyio.fail_after(WITHIN_S):
         async with (
             connect(server.url, name="gone", namespace=connection.namespace) as link,
@@ -329,17 +333,18 @@ async def test_of_two_that_stand_by_one_fires_for_a_holder_whose_link_is_gone(
                     await a_moment()
                 due_ms = now_ms() + 2_000
                 for n in range(60):
-                    # The server fires what is overdue when one of them finds out: a timer passes over that.
-                    await delay(connection, publisher, f"of two {n}", due_ms + 10 * n, server_ms=due_ms + 15_000)
+                    await delay(connection, publisher, f"of two {n}", due_ms + 10 * n, server_ms=due_ms + BACKSTOP_MS)
                 while now_ms() < due_ms - 700:
                     await a_moment()
                 await link.close()
                 is_in_time = now_ms() < due_ms  # else the holder has fired some itself
-                await until_ready(connection, 60)
+                ready = await until_ready(connection, 60)
+                assert len({job.id for job in ready}) == len(ready)
                 while is_in_time and len(one.heard.late_s) + len(two.heard.late_s) < 50:
                     await a_moment()
                 assert one.heard.left == two.heard.left == 0
-                assert not one.timer._fired & two.timer._fired
+                while one.timer._fired & two.timer._fired:  # where one gives back what the other stands in for
+                    await a_moment()
 
 
 async def test_a_timer_that_knows_no_due_times_yet_is_not_handed_any(
