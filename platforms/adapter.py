@@ -80,11 +80,13 @@ class Row(NamedTuple):
 
 
 class BadRow(NamedTuple):
-    """A row that cannot be trusted and is set aside alone. `body` is its first 4 KiB."""
+    """A row that cannot be trusted and is set aside alone. `body` is its first 4 KiB. `listed`: the row of the list, if
+    the details have no such order. They may have it later."""
 
     key: str | None
     reason: str
     body: bytes
+    listed: Row | None = None
 
 
 class Page(Struct):

@@ -22,7 +22,7 @@ _SHOWN = 4096
 
 def without_details(row: Row) -> BadRow:
     """Return a listed order whose details do not exist."""
-    return BadRow(row.key, "the answer to the detail request does not have it", row.body[:_SHOWN])
+    return BadRow(row.key, "the answer to the detail request does not have it", row.body[:_SHOWN], row)
 
 
 class DetailCall:

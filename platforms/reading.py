@@ -192,8 +192,9 @@ class Reading:
 
     @property
     def bad(self) -> tuple[BadRow, ...]:
-        """Rows set aside so far."""
-        return tuple(self._rows.bad.values())
+        """Rows set aside so far. A later answer may have had the details that one of them lacked."""
+        had = self._rows.versions
+        return tuple(row for row in self._rows.bad.values() if row.listed is None or row.key not in had)
 
     def next(self) -> Ask | None:
         """Return the next request, the same again until it was fed or split. None: the window is read.

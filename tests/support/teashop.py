@@ -59,10 +59,14 @@ class Teashop:
         """A next page that begins there or later is refused, as is one whose name has expired."""
         self.empties = 0
         """Each so many answers are an empty list beside an error, under HTTP 200."""
+        self.lacking: dict[int, int] = {}
+        """So many answers to requests for the details of an order do not have it yet."""
         self.behind_s = 0
         """So far its clock is behind ours. It refuses windows that have not ended by it, and requests whose time (`at`)
         is another by more than five minutes."""
         self.largest_batch = self._answers = 0
+        self.detail_requests: list[list[str]] = []
+        """The orders of each."""
         self._chance = random.Random(7)
         self._session_left = 0
 
@@ -151,7 +155,10 @@ class Teashop:
             return web.json_response({"fault": {"code": "out"}})
         wanted = request.query["numbers"].split(",")
         self.largest_batch = max(self.largest_batch, len(wanted))
-        rows = [order._asdict() for order in self.orders if str(order.number) in wanted]
+        self.detail_requests.append(wanted)
+        found = [order for order in self.orders if str(order.number) in wanted and not self.lacking.get(order.number)]
+        self.lacking = {key: left - (left > 0 and str(key) in wanted) for key, left in self.lacking.items()}
+        rows = [order._asdict() for order in found]
         return web.json_response({"found": rows})
 
     async def _oops(self, _request: web.Request) -> web.Response:

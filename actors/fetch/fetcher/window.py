@@ -280,10 +280,11 @@ class WindowReader:
                 if batch is not None:
                     await self._pace(work, batch, time)
                     await publish(partial(self._publish, work, progress, batch, next(pages)))
+        await self._wait_for_details(work, progress, session, time, next(pages))
         self._check_source(work, progress)
         self._obeying.checked(work.source, adapter, reading.obeys)
-        if reading.bad:
-            await self._set_aside(work, reading.bad)
+        if progress.bad:
+            await self._set_aside(work, progress.bad)
         reach("publish")
         await self._store_fresh(work, progress)
         short = shortness(reading.result, work.slice.short)
@@ -291,6 +292,24 @@ class WindowReader:
         reach("tell")
         is_readable = bool(reading.result.distinct) if reading.result.distinct or reading.bad else None
         return replace(short or WindowStored(rows=reading.result.distinct), is_readable=is_readable)
+
+    async def _wait_for_details(
+        self, work: ReadSlice, progress: UnfinishedReading, session: PlatformSession, time: AttemptTime, number: int
+    ) -> None:
+        """Ask again for listed orders of which an earlier attempt found no details: a platform may know them later than
+        its list does. Raises Stopped while some are absent and another attempt is left. Then they are bad rows."""
+        if progress.attempts and progress.absent:
+            rows = await session.details_of(progress.absent)
+            progress.found.update(row.key for row in rows)
+            if progress.adapter.declaration.is_version_ordered:
+                rows = unsettled(rows, self._settled_ms(work, progress, session.sent_ms))
+            batch = progress.take(rows, session.sent_ms)
+            if batch is not None:
+                await self._pace(work, batch, time)
+                await self._publish(work, progress, batch, number)
+        absent = progress.absent
+        if absent and work.slice.attempt <= work.settings.retries:
+            raise Stopped(Failed(f"the platform lists {len(absent)} orders, and has no details of them yet"))
 
     async def _note_readable(self, source: SourceKey) -> None:
         """Note that the rows of a new source can be read. Only its first such answer is a write. What cannot be stored

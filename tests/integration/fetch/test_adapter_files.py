@@ -283,6 +283,37 @@ async def test_orders_that_a_graphql_server_cannot_resolve_cost_no_other_order(
     }
 
 
+async def test_details_that_come_after_their_list_are_waited_for(connection: Connection, publisher: Publisher) -> None:
+    """Only the absent orders are asked for again, and the others are stored meanwhile. What never comes is set aside."""
+    now_s = int(time.time())
+    orders = [TeaOrder(number, 1, now_s - 400 - 30 * number) for number in range(100)]
+    key = SourceKey("teapart", "lacking")
+    async with open_teashop(orders) as shop, running_node(connection, publisher) as node:
+        shop.lacking = {7: 1, 60: 2, 61: 1_000}
+        await put_setting(connection, publisher, "adapter.teapart", tomllib.loads(PARTIAL))
+        start_ms, account = (now_s - 4_000) * 1000, {"code": KEY}
+        await put_setting(connection, publisher, "fetch.teapart", {"retries": 3, "retry_base": "200ms"})
+        await add_source(
+            connection,
+            publisher,
+            key,
+            adapter="teapart",
+            url=shop.url,
+            start_ms=start_ms,
+            account=account,
+            slice="auto",
+        )
+        ledger = await ledger_when(
+            node.engine, key, lambda each: each.watermark_ms > (now_s - 350) * 1000 or bool(each.holes), within_s=120
+        )
+        assert (ledger.holes, ledger.state) == ((), "running")
+        stored = {int(order.order_key) for order in await stored_orders(connection)}
+        letters = await dead_letters(connection, "fetch", "teapart")
+    assert stored == {order.number for order in orders} - {61}
+    assert ["61" in letter.id for letter in letters] == [True]
+    assert sum(len(asked) > 3 for asked in shop.detail_requests if "61" in asked) == 1
+
+
 def of_backfill(ledger: Ledger) -> list[Pass]:
     return [each for each in ledger.passes if each.kind == "b"]
 

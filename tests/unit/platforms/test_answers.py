@@ -257,10 +257,10 @@ def test_an_error_beside_orders_does_not_hide_them() -> None:
 def test_a_row_that_cannot_be_trusted_goes_aside_alone(bad: object, key: str | None, problem: str) -> None:
     read = page(row(id="before"), bad, row(id="after"))
     assert [each.key for each in read.rows] == ["before", "after"]
-    ((bad_key, reason, body),) = read.bad
-    assert bad_key == key
-    assert problem in reason
-    assert json.loads(body) == bad
+    (aside,) = read.bad
+    assert aside.key == key
+    assert problem in aside.reason
+    assert json.loads(aside.body) == bad
 
 
 @pytest.mark.parametrize(
