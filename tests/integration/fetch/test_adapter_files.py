@@ -284,7 +284,7 @@ async def test_orders_that_a_graphql_server_cannot_resolve_cost_no_other_order(
 
 
 async def test_details_that_come_after_their_list_are_waited_for(connection: Connection, publisher: Publisher) -> None:
-    """Only the absent orders are asked for again, and the others are stored meanwhile. What never comes is set aside."""
+    """Only the absent orders are asked for again. The others are stored meanwhile. What never comes is set aside."""
     now_s = int(time.time())
     orders = [TeaOrder(number, 1, now_s - 400 - 30 * number) for number in range(100)]
     key = SourceKey("teapart", "lacking")
