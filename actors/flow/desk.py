@@ -6,7 +6,7 @@ none of its own. Everything here is harmless to repeat.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 from msgspec import Struct
@@ -25,14 +25,17 @@ from actors.flow.flows import (
     checked_limits,
     interval_ms,
 )
-from actors.flow.rates_desk import BadRate, checked_rate
+from actors.flow.rates_desk import BadRate, checked_rate, key_of
 from actors.flow.rules.groups import warnings_of
 from actors.flow.rules.obstacles import RowJob, RowsProgress, RowWhy, why_row
+from actors.flow.rules.shortfall import FlowPace, Shortfall, Usage, shortfall_of
+from actors.runtime.rates.counts import Gathered
 from actors.runtime.rules.pages import MOST_LINES, PAGE_BYTES, page_of
 from actors.runtime.rules.setting_values import BadSetting, duration_text, nearest, span_ms
 from actors.runtime.rules.slot_keys import Slots
 from streams.calls import mark_of
 from streams.clock import Clock
+from streams.messages.begun import KeyBegun
 from streams.subjects import TOKEN
 
 SPANS = {"every": "every_ms", "longest": "longest_ms", "lead": "lead_ms", "load_timeout": "load_timeout_ms"}
@@ -43,6 +46,8 @@ RANGES = {
     "lead": (0, LONGEST_EVERY_MS),
     "load_timeout": (100, LONGEST_LOAD_MS),
 }
+RATE_CODES = ("rate", "turn", "held", "full", "round")
+"""A row for one of these reasons is executed sooner if the flow reaches its rate."""
 SLOTS = ("slots", "slot_key", "when_full")
 SETTINGS = (*SPANS, "rate", "most_in_flight", "groups", "zone", "region_key", *SLOTS)
 
@@ -58,8 +63,9 @@ class FlowJobsDoor(Protocol):
 
     def is_paused(self, flow: str) -> bool: ...
 
-    async def in_flight(self, flow: str) -> int:
-        """Return how many rows are loaded and not executed, with those that wait for another attempt or a free slot."""
+    async def in_flight(self, flows: Sequence[str]) -> Sequence[tuple[int, int]]:
+        """Return how many rows of each are loaded and not executed: without those that wait for another attempt or a
+        free slot, and those alone."""
         ...
 
     async def change(self, flow: str, **values: object) -> None:
@@ -98,7 +104,8 @@ class FlowJobsDoor(Protocol):
 class FlowView(Struct, frozen=True, kw_only=True):
     """A flow as people see it. `every`: the interval now. `in_flight`: rows that are loaded and not executed, with
     those that wait for another attempt or a free slot. A round counts without them. `rounds`: the latest ones, the
-    oldest first. `warnings`: what the settings want and is not there now."""
+    oldest first. `warnings`: what the settings want and is not there now. `begun`: rows a second that were begun in the
+    last seconds, under a rate. `shortfall`: why the flow does not reach its rate."""
 
     flow: str
     app: str
@@ -109,12 +116,14 @@ class FlowView(Struct, frozen=True, kw_only=True):
     settings: dict[str, Any]
     rounds: Sequence[RoundReport] = ()
     warnings: Sequence[str] = ()
+    begun: float = 0.0
+    shortfall: Shortfall | None = None
 
 
 class FlowDesk:
     """One node's desk. Many callers may use it at once. `serving(flow)`: the live nodes that serve a flow, with their
-    labels. `check_bound(flow, bound)` raises ValueError if it may not be bound so here. It raises UnknownFlow, BadFlow,
-    and the broker's errors."""
+    labels. `check_bound(flow, bound)` raises ValueError if it may not be bound so here. `begun(keys)`: what live nodes
+    began lately under keys of rates. It raises UnknownFlow, BadFlow, and the broker's errors."""
 
     def __init__(
         self,
@@ -124,7 +133,9 @@ class FlowDesk:
         clock: Clock,
         serving: Callable[[str], Mapping[str, Collection[str]]] = lambda _flow: {},
         check_bound: Callable[[str, object], None] = lambda _flow, _bound: None,
+        begun: Callable[[Sequence[str]], Awaitable[Gathered]] | None = None,
     ) -> None:
+        self._begun = begun
         self._check_bound = check_bound
         self._flows = flows
         self._jobs = jobs
@@ -137,8 +148,7 @@ class FlowDesk:
         """Return a page of flows by name, each with its last round, and the name of the last one if there are more.
         `after`: such a name."""
         names = [flow for flow in self._flows.known() if flow > after][: limit + 1]
-        views = [await self._shown(flow) for flow in names]
-        shown = (replace(view, rounds=view.rounds[-1:]) for view in views)
+        shown = (replace(view, rounds=view.rounds[-1:]) for view in await self._views(names))
         return page_of(shown, limit, most_bytes, lambda view: view.flow)
 
     async def show(self, flow: str) -> FlowView:
@@ -146,20 +156,64 @@ class FlowDesk:
         if TOKEN.fullmatch(flow):  # nothing else is the name of one
             await self._flows.refresh(flow)
             await self._jobs.refresh(flow)
-        return await self._shown(flow)
+        self._flows.named(flow)
+        [view] = await self._views([flow])
+        return view
 
-    async def _shown(self, flow: str) -> FlowView:
-        record, progress = self._flows.named(flow), self._flows.progress(flow)
+    async def _views(self, flows: Sequence[str]) -> Sequence[FlowView]:
+        """Count the rows of all flows at once, and ask the nodes once."""
+        counts, gathered = await self._jobs.in_flight(flows), await self._gathered(flows)
+        of_keys: dict[str, dict[str, KeyBegun]] = {}
+        for node in gathered.nodes:
+            for each in node.keys:
+                of_keys.setdefault(each.key, {})[node.node] = each
+        return [
+            self._shown(flow, self._pace(flow, *counted, gathered, of_keys.get(key_of("flow", flow), {})))
+            for flow, counted in zip(flows, counts, strict=True)
+        ]
+
+    async def _gathered(self, flows: Sequence[str]) -> Gathered:
+        """Ask the nodes what they began of the flows that have a rate and are not paused."""
+        keys = [key_of("flow", flow) for flow in flows if self._jobs.rate(flow) and not self._jobs.is_paused(flow)]
+        return await self._begun(keys) if self._begun is not None and keys else Gathered((), ())
+
+    def _pace(
+        self, flow: str, in_flight: int, waiting: int, gathered: Gathered, begun: Mapping[str, KeyBegun]
+    ) -> FlowPace:
+        """Return how a flow gets on. `begun`: what each node began of it."""
+        limits, progress = self._flows.current(flow).limits, self._flows.progress(flow)
+        rate, serving = self._jobs.rate(flow), self._serving(flow)
+        return FlowPace(
+            rate=rate,
+            begun=round(sum((sum(each.begun) / max(1, len(each.begun)) for each in begun.values()), 0.0), 1),
+            in_flight=in_flight,
+            waiting=waiting,
+            most_in_flight=limits.most_in_flight,
+            is_capped=rate * interval_ms(limits, progress.every_ms) / 1000 > limits.most_in_flight,
+            nodes={
+                node.node: Usage(begun[node.node].share if node.node in begun else 0.0, node.cores, node.load)
+                for node in gathered.nodes
+                if node.node in serving
+            },
+            silent=[name for name in gathered.silent if name in serving],
+            last=progress.rounds[-1] if progress.rounds else None,
+            rounds=len(progress.rounds),
+        )
+
+    def _shown(self, flow: str, pace: FlowPace) -> FlowView:
+        record, progress, is_paused = self._flows.current(flow), self._flows.progress(flow), self._jobs.is_paused(flow)
         return FlowView(
             flow=flow,
             app=record.app,
-            rate=self._jobs.rate(flow),
-            is_paused=self._jobs.is_paused(flow),
+            rate=pace.rate,
+            is_paused=is_paused,
             every=duration_text(interval_ms(record.limits, progress.every_ms)),
-            in_flight=await self._jobs.in_flight(flow),
+            in_flight=pace.in_flight + pace.waiting,
             settings={**_document(record.limits), **_slots_document(self._jobs.slots(flow))},
             rounds=progress.rounds,
             warnings=warnings_of(record.limits.groups, self._living(flow)),
+            begun=pace.begun,
+            shortfall=None if is_paused or self._begun is None else shortfall_of(pace),
         )
 
     def _living(self, flow: str) -> set[str]:
@@ -180,7 +234,7 @@ class FlowDesk:
             state.has_failed,
             stopped,
         )
-        return why_row(
+        why = why_row(
             flow,
             shard,
             key,
@@ -191,6 +245,13 @@ class FlowDesk:
             living=self._living(flow),
             now_ms=self._clock.now_ms(),
         )
+        if why.code not in RATE_CODES:
+            return why
+        [view] = await self._views([flow])
+        if view.shortfall is None:
+            return why
+        pace = f"the flow begins {view.begun:g} of its {view.rate:g} rows a second"
+        return replace(why, reason=f"{why.reason}; {pace} ({view.shortfall.code}): {view.shortfall.reason}")
 
     async def set(self, flow: str, values: Mapping[str, object]) -> FlowView:
         """Change some settings: every, longest, lead, load_timeout (as `5s`), rate, most_in_flight, groups, slots

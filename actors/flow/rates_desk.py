@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from actors.flow.flows import rows_topic
 from actors.flow.governor import LEASE
-from actors.runtime.rates.counts import Gathered, gather_begun
+from actors.runtime.rates.counts import Gathered, gather_begun, last_second
 from actors.runtime.rates.slot_look import SlotLook
 from actors.runtime.rules.pages import MOST_LINES, PAGE_BYTES, page_of
 from actors.runtime.rules.setting_values import near
@@ -39,8 +39,6 @@ _PREFIXES: Mapping[Kind, str] = {
 }
 LEAST_RATE, MOST_RATE = 0.001, 1_000_000
 MOST_SLOT_KEYS, ALL_SLOT_KEYS = 100, 2_000
-LATE_MS = 100
-"""How long after a second's end its counts are asked for: what begins in it may be counted a moment later."""
 SECONDS = 10
 """Over how many seconds people see the mean, unless they say."""
 
@@ -229,7 +227,7 @@ class RatesDesk:
     async def _view(self, keys: Sequence[tuple[Kind, str]], seconds: int) -> RatesView:
         if not 1 <= seconds <= MOST_SECONDS:
             raise BadRate("seconds", f"{seconds}: use 1 to {MOST_SECONDS}; nodes know no more")
-        until_s = (self._clock.now_ms() - LATE_MS) // 1000 - 1
+        until_s = last_second(self._clock.now_ms())
         asked = [key_of(*each) for each in keys]
         gathered = await gather_begun(self._connection, self._living, asked, until_s=until_s, seconds=seconds)
         lease = await self._leases.get(LEASE)

@@ -38,10 +38,13 @@ class KeyBegun(Struct, frozen=True, array_like=True):
 
 
 class NodeBegun(Struct, frozen=True, kw_only=True, tag="node_begun"):
-    """A node's reply. It leaves out keys of which it knows nothing."""
+    """A node's reply. It leaves out keys of which it knows nothing. `cores`: what its process used of a core lately.
+    `load`: programs that run or wait on its machine, for each core."""
 
     node: str
     keys: tuple[KeyBegun, ...] = ()
+    cores: float = 0.0
+    load: float = 0.0
 
 
 BegunMessage = TypeVar("BegunMessage", AskBegun, NodeBegun)

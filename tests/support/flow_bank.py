@@ -25,8 +25,8 @@ from tests.support.server import Reachable
 from tests.support.sqlite import sqlite_file
 
 WITHIN_S = 90.0
-IN_HAND = 500
-"""What one node has in its hands at most."""
+IN_HAND = 1_000
+"""What one node has in its hands at most: two calls of 500 rows."""
 
 
 class Bank:

@@ -8,6 +8,8 @@ logged. A node that does not reply in time is named to whoever asked.
 """
 
 import logging
+import os
+import time
 from collections.abc import Callable, Collection, Sequence, Set
 from contextlib import suppress
 from typing import NamedTuple
@@ -15,10 +17,12 @@ from typing import NamedTuple
 import anyio
 import msgspec
 from anyio.abc import TaskStatus
+from msgspec.structs import replace
 
 from actors.runtime.actor import until_stopped
 from actors.runtime.logs import fields
 from actors.runtime.rates.client import LeasedRates
+from streams.clock import monotonic_s
 from streams.errors import MalformedMessage, StreamError
 from streams.link.connection import Connection
 from streams.link.frames import Message
@@ -28,8 +32,34 @@ log = logging.getLogger(__name__)
 
 REPLY_S = 0.6
 """How long a node may take to reply. Somebody asks each second."""
+LATE_MS = 100
+"""How long after a second's end its counts are asked for: what begins in it may be counted a moment later."""
 BACKLOG = 100
 """Requests that wait. More are dropped, and whoever asked hears from the other nodes."""
+
+
+USAGE_S = 5.0
+"""Over how long, at least, a node measures what its process uses."""
+
+
+class CoreUsage:
+    """What this process uses of a core."""
+
+    def __init__(self) -> None:
+        self._since = (monotonic_s(), time.process_time())
+        self.cores = 0.0
+
+    def look(self) -> None:
+        """Measure, if USAGE_S have passed since the last time."""
+        now_s, used_s = monotonic_s(), time.process_time()
+        if now_s - self._since[0] >= USAGE_S:
+            self.cores = (used_s - self._since[1]) / (now_s - self._since[0])
+            self._since = now_s, used_s
+
+
+def machine_load() -> float:
+    """Return how many programs run or wait on this machine, for each core. 0 where nobody counts them."""
+    return os.getloadavg()[0] / (os.cpu_count() or 1) if hasattr(os, "getloadavg") else 0.0
 
 
 class RateCounts:
@@ -40,6 +70,7 @@ class RateCounts:
         self._rates = rates
         self._node = node
         self._stop = stop
+        self._usage = CoreUsage()
 
     async def run(self, *, task_status: TaskStatus[None]) -> None:
         """Reply until the node stops."""
@@ -50,8 +81,13 @@ class RateCounts:
                 send.send_nowait(message)
 
         async def reply_all() -> None:
-            async for message in receive:
-                await self._reply(message)
+            while True:
+                message = None
+                with anyio.move_on_after(USAGE_S):
+                    message = await receive.receive()
+                self._usage.look()
+                if message is not None:
+                    await self._reply(message)
 
         with send, receive:
             subscription = await self._connection.subscribe(self._connection.namespace.rates_begun(), heard)
@@ -67,7 +103,8 @@ class RateCounts:
             log.warning("rates.malformed", extra=fields(error=str(error)))
             return
         if message.reply:
-            reply = NodeBegun(node=self._node, keys=tuple(self._known(ask)))
+            cores, load = round(self._usage.cores, 3), round(machine_load(), 2)
+            reply = NodeBegun(node=self._node, keys=tuple(self._known(ask)), cores=cores, load=load)
             with suppress(StreamError):  # whoever asked names the nodes that it did not hear
                 await self._connection.publish_core(message.reply, msgspec.json.encode(reply))
 
@@ -93,15 +130,28 @@ async def gather_begun(
 ) -> Gathered:
     """Ask all live nodes. `until_s`: the last second. Returns once all have replied, or after REPLY_S. Raises
     Disconnected."""
-    found: dict[str, tuple[KeyBegun, ...]] = {}
+    found: dict[str, NodeBegun] = {}
     silent: set[str] = set()
     for first in range(0, max(1, len(keys)), MOST_KEYS):
         ask = AskBegun(keys=tuple(keys[first : first + MOST_KEYS]), until_s=until_s, seconds=seconds)
         replies = await _replies(connection, set(living()), ask)
         silent |= set(living()) - replies.keys()
-        for node, known in replies.items():
-            found[node] = (*found.get(node, ()), *known)
-    return Gathered(tuple(NodeBegun(node=node, keys=found[node]) for node in sorted(found)), tuple(sorted(silent)))
+        for node, reply in replies.items():
+            before = found[node].keys if node in found else ()
+            found[node] = replace(reply, keys=(*before, *reply.keys))
+    return Gathered(tuple(found[node] for node in sorted(found)), tuple(sorted(silent)))
+
+
+async def gather_lately(
+    connection: Connection, living: Callable[[], Collection[str]], keys: Sequence[str], now_ms: int, seconds: int
+) -> Gathered:
+    """Ask all live nodes for the last full seconds. `now_ms`: by the server's clock. Raises Disconnected."""
+    return await gather_begun(connection, living, keys, until_s=last_second(now_ms), seconds=seconds)
+
+
+def last_second(now_ms: int) -> int:
+    """Return the last full second whose counts are there."""
+    return (now_ms - LATE_MS) // 1000 - 1
 
 
 async def is_waited_for(connection: Connection, nodes: Set[str], key: str, now_ms: int) -> bool:
@@ -112,14 +162,14 @@ async def is_waited_for(connection: Connection, nodes: Set[str], key: str, now_m
     return nodes <= set(gathered.silent) or any(each.is_waiting for each in known)
 
 
-async def _replies(connection: Connection, nodes: set[str], ask: AskBegun) -> dict[str, tuple[KeyBegun, ...]]:
-    replies: dict[str, tuple[KeyBegun, ...]] = {}
+async def _replies(connection: Connection, nodes: set[str], ask: AskBegun) -> dict[str, NodeBegun]:
+    replies: dict[str, NodeBegun] = {}
     all_replied = anyio.Event()
 
     def on_reply(message: Message) -> None:
         with suppress(MalformedMessage):  # its node counts as silent
             reply = decode_begun(message.payload, NodeBegun)
-            replies[reply.node] = reply.keys
+            replies[reply.node] = reply
             if nodes <= replies.keys():
                 all_replied.set()
 

@@ -18,6 +18,7 @@ from actors.flow.rounds import Rounds
 from actors.jobs.worker.handler import Handler
 from actors.jobs.worker.job import Job, Retry
 from actors.runtime.logs import fields
+from actors.runtime.rates.counts import Gathered, gather_lately
 from actors.runtime.rules.bounds import check_own_queue
 from actors.runtime.supervisor import ActorSpec
 from actors.zone.bindings import Bindings
@@ -35,6 +36,10 @@ log = logging.getLogger(__name__)
 
 ROUND_TTR_MS = LONGEST_EVERY_MS + 60_000
 """A round lasts as long as its interval at most, and a person may set any interval while it runs."""
+
+
+SECONDS = 5
+"""Over how many seconds the rows that were begun are counted, to say whether a flow reaches its rate."""
 
 
 class FlowHandlers:
@@ -166,7 +171,11 @@ async def open_flow_loads(node: Node, handlers: FlowHandlers, engine: JobsEngine
         zone=node.config.zone,
         bounds=node.bounds,
     )
-    desk = FlowDesk(flows, jobs, clock=engine.clock, serving=serving, check_bound=check_bound)
+
+    async def begun(keys: Sequence[str]) -> Gathered:
+        return await gather_lately(node.connection, node.members.live, keys, node.rates.clock.now_ms(), SECONDS)
+
+    desk = FlowDesk(flows, jobs, clock=engine.clock, serving=serving, check_bound=check_bound, begun=begun)
     yield FlowLoads(
         flows=flows,
         jobs=jobs,

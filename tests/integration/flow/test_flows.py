@@ -342,6 +342,20 @@ async def test_a_flow_is_seen_and_changed_while_it_runs(bank: Bank) -> None:
         assert (view.rate, view.every) == (100.0, "1s")
 
 
+async def test_a_person_learns_what_keeps_a_flow_from_its_rate(bank: Bank) -> None:
+    bank.make(tables=1, rows=200)
+    async with bank.node("n1", FLOW_RATE="100") as running:
+        await running.logged("node.ready")
+        flows = FlowCalls(ServiceClient(bank.connection, "flow", 30.0))
+        await bank.until(lambda ran: len(ran) == 200)
+        with fail_after(WITHIN_S):
+            while (view := await flows.show("prizes")).shortfall is None or view.shortfall.code in ("silent", "loads"):
+                await a_moment()
+        assert view.shortfall.code == "rows", view.shortfall.reason
+        assert [one.shortfall and one.shortfall.code for one in await flows.list() if one.rate] == ["rows"]
+        assert "the tables have no more" in (await flows.why("prizes", "0", 4711)).reason
+
+
 @pytest.mark.parametrize(
     ("values", "why"),
     [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 import anyio
@@ -183,8 +183,13 @@ class Topics(NoRows, Followed):
     async def refresh(self, flow: str) -> None:
         pass
 
-    async def in_flight(self, flow: str) -> int:
-        return 0
+    def __init__(self, first: Callable[[], Awaitable[object]] | None = None) -> None:
+        super().__init__(first)
+        self.counted: list[list[str]] = []
+
+    async def in_flight(self, flows: Sequence[str]) -> list[tuple[int, int]]:
+        self.counted.append(list(flows))
+        return [(int(flow.removeprefix("pay") or 0), 5) for flow in flows]
 
     async def change(self, flow: str, **values: object) -> None:
         pass
@@ -229,6 +234,18 @@ async def test_a_flow_is_shown_as_another_desk_has_set_it(connection: Connection
     assert (await FlowDesk(later, topics, clock=SYSTEM).show("pay")).every == "1h"
     await FlowDesk(flows, topics, clock=SYSTEM).set("pay", {"every": "1m"})
     assert (await FlowDesk(later, topics, clock=SYSTEM).show("pay")).every == "1m"
+
+
+async def test_the_rows_of_all_flows_of_a_page_are_counted_at_once(
+    connection: Connection, publisher: Publisher
+) -> None:
+    flows, topics = await declared_flow(connection, publisher, FlowLimits()), Topics()
+    for number in range(3):
+        await flows.declare(FlowRecord(flow=f"pay{number}"))
+    desk = FlowDesk(flows, topics, clock=SYSTEM)
+    page, behind = await desk.list(after="pay", limit=2)
+    assert [(view.flow, view.in_flight) for view in page] == [("pay0", 5), ("pay1", 6)]
+    assert (behind, topics.counted) == ("pay1", [["pay0", "pay1", "pay2"]])
 
 
 async def test_a_round_that_ends_late_keeps_the_reports_of_those_that_were_made_meanwhile(
