@@ -146,7 +146,6 @@ class Rounds:
         flow, rate = handler.flow, self._rows.rate(handler.flow)
         in_flight, waiting = await self._rows.loaded(flow)
         wanted = target(rate, every_ms, limits.lead_ms, most=limits.most_in_flight)
-        wanted = min(wanted, limits.most_in_flight)
         groups = split_shards(shards, limits.groups, self._living(flow)) if limits.groups else {}
         states = {shard: progress.shards.get(shard, ShardState()) for shard in shards}
         mine = [shard for shard in shards if (not limits.groups or shard in groups) and shard not in busy]

@@ -11,8 +11,8 @@ from collections.abc import Collection, Sequence
 
 def target(rate: float, every_ms: int, lead_ms: int, *, most: int) -> int:
     """Return how many rows must be in flight after a round, so that they last until the next round's rows are there.
-    `rate`: rows a second, 0: no limit. `most`: the target without a rate."""
-    return math.ceil(rate * (every_ms + lead_ms) / 1000) if rate else most
+    `rate`: rows a second, 0: no limit. Never above `most`."""
+    return min(most, math.ceil(rate * (every_ms + lead_ms) / 1000)) if rate else most
 
 
 def default_lead_ms(every_ms: int) -> int:
