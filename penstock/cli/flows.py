@@ -122,7 +122,7 @@ def _say(call: CommandCall, view: "FlowView") -> None:
     if view.shortfall:
         call.out.say(f"limited by {view.shortfall.code}: {view.shortfall.reason}")
     for name, value in view.settings.items():
-        call.out.say(f"{name} = {_text(value)}")
+        call.out.say(f"{name} = {_text(value) or '-'}{' (no limit)' if (name, value) == ('slots', 0) else ''}")
     for warning in view.warnings:
         call.out.say(f"warning: {warning}")
 

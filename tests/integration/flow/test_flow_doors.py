@@ -73,7 +73,10 @@ async def test_flows_and_rates_are_seen_and_changed_at_each_server(
             assert "flow-rounds-prizes/every" in (await at.told("schedules list")).out
         shown = json.loads((await at.told("flows show prizes --json")).out)
         assert (shown["rate"], shown["is_paused"], shown["app"]) == (RATE, False, "tests.support.flow_app")
-        assert "prizes: runs, 40/s, every 1s" in (await at.told("flows show prizes")).out
+        told = (await at.told("flows show prizes")).out
+        assert "prizes: runs, 40/s, every 1s" in told
+        assert "groups = -\n" in told
+        assert "slots = 0 (no limit)\n" in told
         assert "30/m" not in (await at.told("flows set prizes rate=30/m lead=2s")).out
         assert json.loads((await at.told("flows show prizes --json")).out)["rate"] == 0.5
         assert "flow/prizes: 60/s, before 0.5/s" in (await at.told("rates set flow/prizes 60")).out
