@@ -7,7 +7,7 @@ Each write is a compare-and-set on the revision that was read or written last, s
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import anyio
@@ -86,9 +86,9 @@ class Offsets:
                 writes.start_soon(write_one, shard, record, revision)
         return done, failed
 
-    async def free_lost(self, job: str, zone: str, shards: ShardMap) -> Sequence[str]:
-        """Mark free what the zone has of the job, and does not own by the map any more. Return these shards. Call it
-        while no run of the job is under way in the zone."""
+    async def free_lost(self, job: str, zone: str, shards: ShardMap) -> None:
+        """Mark free what the zone has of the job, and does not own by the map any more. Call it while no run of the job
+        is under way in the zone."""
         stored = await self.of_job(job)
         lost = to_free(shards, zone, records_of(stored))
         changes = {shard: StoredOffset(freed(stored[shard].record), stored[shard].revision) for shard in lost}
@@ -98,4 +98,3 @@ class Offsets:
         for shard, error in failed.items():
             if not isinstance(error, RevisionConflict):  # another zone has it already
                 log.warning("zone.not_freed", extra=fields(job=job, shard=shard, error=str(error)))
-        return sorted(done)

@@ -63,11 +63,10 @@ class SecondCap:
             if last > taken:
                 self._lumps.append((at_ms, last - taken))
 
-    def wait_ms(self, per_s: float, now_ms: float, count: int = 1) -> float:
-        """Return how many milliseconds it takes until there is room for `count`, 0 if there is. A count above one
-        second's limit waits until the span is empty."""
+    def wait_ms(self, per_s: float, now_ms: float) -> float:
+        """Return how many milliseconds it takes until there is room for one more, 0 if there is."""
         most, span_ms = self._measure(per_s)
-        over = self._count - most + min(count, most)
+        over = self._count - most + 1
         if over <= 0:
             return 0.0
         for at_ms, lump in self._lumps:
