@@ -15,9 +15,9 @@ from msgspec import structs
 
 from actors.fetch.rules.ledger import first_ledger
 from actors.fetch.rules.steering import pause
-from actors.fetch.settings_levels import LevelName
-from actors.fetch.settings_replay import Kept, newest_together, replayed
-from actors.fetch.settings_watch import LiveSettings
+from actors.fetch.settings.levels import LevelName
+from actors.fetch.settings.replay import Kept, newest_together, replayed
+from actors.fetch.settings.watch import LiveSettings
 from actors.fetch.source_import import SourceRow
 from actors.fetch.sources import SourceKey, SourceRecord
 from actors.runtime.membership import Members, NodeRecord

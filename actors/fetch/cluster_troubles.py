@@ -6,7 +6,7 @@ The leading monitor looks for them, and StandingNotices reports them.
 from collections.abc import Iterable, Mapping, Sequence
 
 from actors.fetch.rules.slices import MalformedSliceId, parse_slice_id
-from actors.fetch.settings_watch import RefusedLevel
+from actors.fetch.settings.watch import RefusedLevel
 from actors.runtime.notices.standing import StandingKind
 from actors.runtime.rules.notices import MOST_NAMED
 from actors.runtime.rules.standing import Trouble

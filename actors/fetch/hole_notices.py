@@ -17,7 +17,7 @@ import msgspec
 from actors.fetch.ledgers import BrokenLedger, Contended, Ledgers, MissingLedger
 from actors.fetch.rules import steering
 from actors.fetch.rules.ledger import Hole, Ledger
-from actors.fetch.settings_watch import LiveSettings
+from actors.fetch.settings.watch import LiveSettings
 from actors.fetch.sources import SourceKey
 from actors.runtime.logs import fields
 from actors.runtime.notices.alerts import Alerts

@@ -15,7 +15,7 @@ from actors.fetch.rules.ledger import Ledger, LookWindow
 from actors.fetch.rules.looks import ask_look, covers, look_due_ms, look_every_ms, look_window
 from actors.fetch.rules.settings import FetchSettings
 from actors.fetch.rules.tuning import Lengths
-from actors.fetch.settings_watch import LiveSettings
+from actors.fetch.settings.watch import LiveSettings
 from actors.fetch.slice_allocator import lengths_of, with_declared
 from actors.fetch.sources import SourceKey, Sources, UnknownSource
 from platforms.adapter import Declaration

@@ -35,7 +35,7 @@ from actors.fetch.rules import holding, steering
 from actors.fetch.rules.ledger import Hole, Ledger
 from actors.fetch.rules.outages import is_down
 from actors.fetch.rules.settings import FetchSettings
-from actors.fetch.settings_watch import LiveSettings
+from actors.fetch.settings.watch import LiveSettings
 from actors.fetch.sources import SourceKey, Sources
 from actors.runtime.actor import FATAL, until_stopped
 from actors.runtime.dead_counts import DeadCounts

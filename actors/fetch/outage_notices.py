@@ -21,7 +21,7 @@ from actors.fetch.ledgers import BrokenLedger, Contended, Ledgers, MissingLedger
 from actors.fetch.rules.ledger import Ledger, Outage
 from actors.fetch.rules.outages import mark_over, mark_reported
 from actors.fetch.rules.settings import FetchSettings
-from actors.fetch.settings_watch import LiveSettings
+from actors.fetch.settings.watch import LiveSettings
 from actors.fetch.sources import SourceKey
 from actors.runtime.logs import fields
 from actors.runtime.notices.alerts import Alerts

@@ -27,7 +27,7 @@ from actors.fetch.rules.cutting import NOTHING_OFFERED, OfferKey, cut, next_due_
 from actors.fetch.rules.ledger import Ledger, OpenSlice
 from actors.fetch.rules.settings import FetchSettings
 from actors.fetch.rules.tuning import MOST_LONGER, MOST_LONGER_BY_NUMBER, MOST_PAGES, Lengths, pages_of
-from actors.fetch.settings_watch import LiveSettings
+from actors.fetch.settings.watch import LiveSettings
 from actors.fetch.sources import SourceKey, Sources, UnknownSource, UnusableSource
 from actors.runtime.failpoints import reach
 from actors.runtime.membership import Members, NodeRecord

@@ -20,9 +20,9 @@ from actors.fetch.rules.ledger import Ledger
 from actors.fetch.rules.settings import FetchSettings
 from actors.fetch.rules.sink_backlogs import SinkBacklog, sink_backlog, usual_size
 from actors.fetch.rules.slices import parse_slice_id
-from actors.fetch.settings_desk import Desk, read_levels
-from actors.fetch.settings_levels import PREFIX, LevelName, Levels
-from actors.fetch.settings_watch import LiveSettings
+from actors.fetch.settings.desk import Desk, read_levels
+from actors.fetch.settings.levels import PREFIX, LevelName, Levels
+from actors.fetch.settings.watch import LiveSettings
 from actors.fetch.slice_allocator import lane_name, tending_nodes
 from actors.fetch.slice_why import SliceWhy, slice_why
 from actors.fetch.source_import import Importer, SourceRow, cursor, row_of

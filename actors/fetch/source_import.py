@@ -27,8 +27,8 @@ from actors.fetch.rules import steering
 from actors.fetch.rules.ledger import Ledger, first_ledger
 from actors.fetch.rules.settings import LevelValues, check_level
 from actors.fetch.rules.slices import parse_slice_id
-from actors.fetch.settings_desk import Desk, StoredSettings, read_stored
-from actors.fetch.settings_levels import LevelName, Levels
+from actors.fetch.settings.desk import Desk, StoredSettings, read_stored
+from actors.fetch.settings.levels import LevelName, Levels
 from actors.fetch.slice_allocator import ensure_lanes
 from actors.fetch.sources import BadSourceName, SourceKey, SourceRecord, source_named, source_of
 from actors.fetch.stored import Broken, decoded, stored_adapter

@@ -321,7 +321,7 @@ async def _map(session: Session, short: str, domain: str) -> ShardMap | None:
 
 
 async def _settings(_config: Config, session: Session) -> Check:
-    from actors.fetch.settings_desk import read_stored
+    from actors.fetch.settings.desk import read_stored
 
     stored = await read_stored(session.settings_desk())
     if stored.broken:

@@ -14,8 +14,8 @@ from actors.fetch.ledgers import BrokenLedger, Contended, MissingLedger, open_le
 from actors.fetch.rules.ledger import Ledger
 from actors.fetch.rules.settings import FetchSettings
 from actors.fetch.rules.steering import NotPossible
-from actors.fetch.settings_desk import Desk, read_levels
-from actors.fetch.settings_levels import LevelName, Levels
+from actors.fetch.settings.desk import Desk, read_levels
+from actors.fetch.settings.levels import LevelName, Levels
 from actors.fetch.sources import SourceKey, SourceRecord
 from actors.fetch.stored import Broken, decoded, stored_adapter, stored_ledgers, stored_sources
 from actors.runtime.events import outgoing_event

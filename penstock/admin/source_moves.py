@@ -12,7 +12,7 @@ from actors.fetch.look_desk import LookView, lengths_for, view_of
 from actors.fetch.rules import steering
 from actors.fetch.rules.ledger import Ledger
 from actors.fetch.rules.looks import BadLook, ask_look, look_window
-from actors.fetch.settings_levels import LevelName
+from actors.fetch.settings.levels import LevelName
 from actors.fetch.source_import import first_epochs, new_ledger
 from actors.fetch.sources import SourceKey
 from actors.runtime.rules.setting_values import nearest

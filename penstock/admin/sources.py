@@ -15,8 +15,8 @@ from msgspec import Struct
 
 from actors.fetch.rules.ledger import Ledger
 from actors.fetch.rules.settings import FetchSettings
-from actors.fetch.settings_desk import StoredSettings, change_level, read_stored
-from actors.fetch.settings_levels import LevelName
+from actors.fetch.settings.desk import StoredSettings, change_level, read_stored
+from actors.fetch.settings.levels import LevelName
 from actors.fetch.slice_allocator import ensure_lanes
 from actors.fetch.source_import import ADDED_SO
 from actors.fetch.sources import SourceKey, SourceRecord

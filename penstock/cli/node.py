@@ -14,7 +14,7 @@ from penstock.cli.terminal.pages import Limit, behind, page, say_more
 from penstock.errors import UsageError
 
 if TYPE_CHECKING:
-    from actors.fetch.settings_desk import Seeded
+    from actors.fetch.settings.desk import Seeded
     from actors.runtime.membership import NodeRecord
     from penstock.node.config import Config
     from penstock.node.node import Node
@@ -192,7 +192,7 @@ async def _init(
 
 
 async def _seed(connection: "Connection", file: Path | None, *, is_overwriting: bool) -> "Seeded":
-    from actors.fetch.settings_desk import seed_levels
+    from actors.fetch.settings.desk import seed_levels
     from penstock.cli.settings import seed_of
     from penstock.node.session import Session
     from streams.clock import now_ms

@@ -8,8 +8,8 @@ import typer
 
 from actors.fetch.rules.setting_table import SETTINGS
 from actors.fetch.rules.settings import as_level, origins
-from actors.fetch.settings_desk import Changed, StoredSettings, change_level, read_seed, read_stored, value_of
-from actors.fetch.settings_levels import LevelName, UnknownLevel, level_named
+from actors.fetch.settings.desk import Changed, StoredSettings, change_level, read_seed, read_stored, value_of
+from actors.fetch.settings.levels import LevelName, UnknownLevel, level_named
 from actors.runtime.rules.setting_values import BadSetting, nearest
 from penstock.cli.terminal.call import CommandCall, command
 from penstock.cli.terminal.help import Group

@@ -75,7 +75,7 @@ async def _show(
         from actors.fetch.rules.ledger import faults
         from actors.fetch.rules.limits import allowed
         from actors.fetch.rules.settings import as_level, origins
-        from actors.fetch.settings_levels import LevelName
+        from actors.fetch.settings.levels import LevelName
         from penstock.admin.records import Records
         from penstock.admin.source_view import account_shown, ledger_document
 

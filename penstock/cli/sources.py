@@ -273,7 +273,7 @@ def _adapter(text: str) -> str | AdapterTable:
 
 
 def _settings(texts: list[str] | None, pin: str | None) -> dict[str, object]:
-    from actors.fetch.settings_desk import value_of
+    from actors.fetch.settings.desk import value_of
 
     values = {name: value_of(name, text) for name, text in read_pairs("--set", texts or ()).items()}
     if pin is not None:

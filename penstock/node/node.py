@@ -7,8 +7,8 @@ from functools import partial
 
 import anyio
 
-from actors.fetch.settings_history import kept_values
-from actors.fetch.settings_watch import LiveSettings
+from actors.fetch.settings.history import kept_values
+from actors.fetch.settings.watch import LiveSettings
 from actors.runtime.bounds import Anywhere, WorkBounds
 from actors.runtime.broker.cluster_watch import ClusterWatch
 from actors.runtime.broker.store_watch import StoreWatch

@@ -7,9 +7,9 @@ from typing import NamedTuple
 from actors.batch.desk import BatchDesk
 from actors.batch.tasks import Tasks, UnknownTask
 from actors.fetch.learning import LearnedLimits
-from actors.fetch.settings_desk import Desk, change_level
-from actors.fetch.settings_levels import LevelName, UnknownLevel
-from actors.fetch.settings_watch import LiveSettings
+from actors.fetch.settings.desk import Desk, change_level
+from actors.fetch.settings.levels import LevelName, UnknownLevel
+from actors.fetch.settings.watch import LiveSettings
 from actors.fetch.sources import SourceKey, Sources, UnknownSource, UnusableSource
 from actors.flow.desk import FlowDesk
 from actors.flow.flows import Flows, rows_topic

@@ -17,7 +17,7 @@ from streams.publish.publisher import Publisher
 from streams.subjects import Namespace
 
 if TYPE_CHECKING:
-    from actors.fetch.settings_desk import Desk
+    from actors.fetch.settings.desk import Desk
     from streams.link.store_health import StoreHealth
     from streams.topology.specs import Topology
 
@@ -47,8 +47,8 @@ class Session:
 
     def settings_desk(self) -> "Desk":
         """Return the desk that changes settings."""
-        from actors.fetch.settings_desk import Desk
-        from actors.fetch.settings_history import kept_values
+        from actors.fetch.settings.desk import Desk
+        from actors.fetch.settings.history import kept_values
 
         name = self.namespace.bucket("SETTINGS")
         return Desk(self.bucket("SETTINGS"), kept_values(self.connection, name))

@@ -103,7 +103,7 @@ async def _opened(node: Node) -> AsyncIterator[_Engines]:
 
 def _report(node: Node, engines: _Engines) -> None:
     """Have the node's record say what its engines serve, and its bounds follow what is bound to zones."""
-    from actors.fetch.settings_watch import SourceBounds
+    from actors.fetch.settings.watch import SourceBounds
 
     bounds = engines.ground.bounds
     node.status = lambda: Status(

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import msgspec
 
 from actors.fetch.rules.setting_table import SETTINGS
-from actors.fetch.settings_desk import value_of
+from actors.fetch.settings.desk import value_of
 from actors.fetch.source_import import RowFault, SourceRow
 from actors.runtime.rules.setting_values import BadSetting
 from penstock.errors import UsageError

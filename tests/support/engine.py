@@ -17,8 +17,8 @@ from aiohttp import web
 import platforms
 from actors.fetch.ledgers import BrokenLedger, open_ledgers
 from actors.fetch.rules.ledger import Ledger, first_ledger
-from actors.fetch.settings_history import kept_values
-from actors.fetch.settings_watch import LiveSettings
+from actors.fetch.settings.history import kept_values
+from actors.fetch.settings.watch import LiveSettings
 from actors.fetch.sources import SourceKey, SourceRecord
 from actors.flow.governor import Governor
 from actors.runtime.broker.store_watch import StoreWatch

@@ -17,7 +17,7 @@ from actors.fetch.budget import Budgets
 from actors.fetch.learning import LearnedLimits
 from actors.fetch.ledgers import Ledgers
 from actors.fetch.look_desk import LookDesk
-from actors.fetch.settings_watch import LiveSettings
+from actors.fetch.settings.watch import LiveSettings
 from actors.fetch.sources import Sources
 from actors.flow.desk import FlowDesk
 from actors.flow.flows import Flows

@@ -23,7 +23,7 @@ from actors.fetch.ledgers import BrokenLedger, Contended, Ledgers, MissingLedger
 from actors.fetch.rules.ledger import Ledger
 from actors.fetch.rules.settings import FetchSettings
 from actors.fetch.rules.sink_backlogs import sink_backlog
-from actors.fetch.settings_watch import LiveSettings
+from actors.fetch.settings.watch import LiveSettings
 from actors.fetch.slice_allocator import lane_name
 from actors.fetch.sources import SourceKey, Sources
 from actors.runtime.actor import FATAL, Ack, Actor, Decision, GiveBack, Mailbox, Settle, ticks

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from actors.fetch.look_desk import LookDesk
-from actors.fetch.settings_watch import LiveSettings
+from actors.fetch.settings.watch import LiveSettings
 from actors.fetch.source_desk import SourceDesk
 from actors.zone.routing import Routing
 from actors.zone.rules.binding import zone_of

@@ -2,8 +2,8 @@
 
 import pytest
 
-from actors.fetch import settings_watch
 from actors.fetch.fetcher import decisions, session
+from actors.fetch.settings import watch
 from streams.backoff import Backoff
 
 
@@ -11,4 +11,4 @@ from streams.backoff import Backoff
 def _short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session, "AGAIN", Backoff(growth="exponential", base_ms=10))
     monkeypatch.setattr(decisions, "UNKNOWN_AGAIN_S", 0.1)
-    monkeypatch.setattr(settings_watch, "GAP_S", 0.02)
+    monkeypatch.setattr(watch, "GAP_S", 0.02)

@@ -6,9 +6,9 @@ from typing import Any
 import anyio
 import pytest
 
-from actors.fetch import settings_watch
 from actors.fetch.rules.ledger import Ledger
 from actors.fetch.rules.ledger import faults as broken_rules
+from actors.fetch.settings import watch
 from actors.fetch.sources import SourceKey
 from streams.clock import monotonic_s, now_ms
 from streams.embedded.server import EmbeddedServer
@@ -34,12 +34,12 @@ PAST_MS = 10_000
 NOWHERE = "http://127.0.0.1:1"
 
 
-GAP_S = settings_watch.GAP_S
+GAP_S = watch.GAP_S
 
 
 @pytest.fixture(autouse=True)
 def _as_in_production(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(settings_watch, "GAP_S", GAP_S)
+    monkeypatch.setattr(watch, "GAP_S", GAP_S)
 
 
 async def in_force(node: Node, name: str, value: object, within_s: float = 30) -> None:

@@ -6,9 +6,9 @@ from functools import partial
 import anyio
 import pytest
 
-from actors.fetch.settings_desk import Changed, Desk, change_level, read_stored, seed_levels
-from actors.fetch.settings_history import kept_values
-from actors.fetch.settings_levels import DEFAULT, LevelName, UnknownLevel
+from actors.fetch.settings.desk import Changed, Desk, change_level, read_stored, seed_levels
+from actors.fetch.settings.history import kept_values
+from actors.fetch.settings.levels import DEFAULT, LevelName, UnknownLevel
 from actors.runtime.rules.setting_values import BadSetting
 from streams.buckets.bucket import Bucket
 from streams.clock import now_ms

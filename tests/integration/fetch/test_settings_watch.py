@@ -11,11 +11,11 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from actors.fetch import settings_watch
-from actors.fetch.settings_history import kept_values
-from actors.fetch.settings_levels import DEFAULT, LevelName
-from actors.fetch.settings_replay import InForce, Kept, newest_together
-from actors.fetch.settings_watch import LiveSettings
+from actors.fetch.settings import watch as watching
+from actors.fetch.settings.history import kept_values
+from actors.fetch.settings.levels import DEFAULT, LevelName
+from actors.fetch.settings.replay import InForce, Kept, newest_together
+from actors.fetch.settings.watch import LiveSettings
 from actors.fetch.sources import SourceKey
 from streams.buckets.bucket import Bucket
 from streams.clock import SYSTEM
@@ -249,7 +249,7 @@ async def test_a_flapping_level_costs_a_few_recomputations_a_second_and_ends_rig
             await a.set(MALL, retries=turn % 2)
         await a.set(MALL, retries=42)
         await a.until(lambda: a.retries() == 42)
-        assert len(a.changes) <= 2 + (anyio.current_time() - started_s) / settings_watch.GAP_S
+        assert len(a.changes) <= 2 + (anyio.current_time() - started_s) / watching.GAP_S
         tasks.cancel_scope.cancel()
 
 
@@ -312,14 +312,14 @@ async def test_a_change_of_a_source_costs_that_source_and_a_wider_one_is_compute
     server: EmbeddedServer, ready: Namespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And a source that is refused, and mended, has all looked at again."""
-    monkeypatch.setattr(settings_watch, "MANY", 2)
+    monkeypatch.setattr(watching, "MANY", 2)
     computed: list[int] = []
 
     def counted(newest: list[Kept]) -> InForce | None:
         computed.append(threading.get_ident())
         return newest_together(newest)
 
-    monkeypatch.setattr(settings_watch, "newest_together", counted)
+    monkeypatch.setattr(watching, "newest_together", counted)
     async with follower(server, ready) as a, anyio.create_task_group() as tasks:
         for shop in ("one", "two", "three"):
             await a.set(LevelName("mall", shop), retries=1)

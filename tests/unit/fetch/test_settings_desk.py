@@ -4,8 +4,8 @@ import tomllib
 
 import pytest
 
-from actors.fetch.settings_desk import read_seed, value_of
-from actors.fetch.settings_levels import DEFAULT, LevelName, UnknownLevel
+from actors.fetch.settings.desk import read_seed, value_of
+from actors.fetch.settings.levels import DEFAULT, LevelName, UnknownLevel
 from actors.runtime.rules.setting_values import BadSetting, nearest
 
 

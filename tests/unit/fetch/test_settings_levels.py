@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.fetch.settings_levels import DEFAULT, LevelName, Levels, UnknownLevel, level_named, level_of_key
+from actors.fetch.settings.levels import DEFAULT, LevelName, Levels, UnknownLevel, level_named, level_of_key
 from actors.runtime.rules.setting_values import BadSetting
 from streams.subjects import TOKEN
 

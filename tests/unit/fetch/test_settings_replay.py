@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from actors.fetch.rules import settings as rules
 from actors.fetch.rules.setting_table import Setting
 from actors.fetch.rules.settings import parse_level, resolve
-from actors.fetch.settings_levels import DEFAULT, LevelName, Levels, UnknownLevel, level_of_key
-from actors.fetch.settings_replay import InForce, Kept, change_together, newest_together, replayed
+from actors.fetch.settings.levels import DEFAULT, LevelName, Levels, UnknownLevel, level_of_key
+from actors.fetch.settings.replay import InForce, Kept, change_together, newest_together, replayed
 from actors.runtime.rules.setting_values import BadSetting
 
 KEYS = st.sampled_from(["fetch.default", "fetch.a", "fetch.b", "fetch.a.s", "fetch.a.t", "fetch.b.s", "fetch.a.b.c"])

@@ -6,7 +6,7 @@ force, in memory. The bucket is the truth.
 
 A level that does not parse, or does not fit together with the others at every source below it, is refused as a whole.
 The last good one stays in force, and a log line and an event report the error. What is in force is computed only from
-what is stored, never from what this node saw before (`settings_replay`). So nodes that were there and nodes that start
+what is stored, never from what this node saw before (`replay.py`). So nodes that were there and nodes that start
 later have the same settings.
 
 A change of sources' own levels, which is the common one, costs only these sources. Everything else is computed from all
@@ -27,9 +27,9 @@ from anyio.abc import TaskStatus
 from msgspec import Struct
 
 from actors.fetch.rules.settings import FetchSettings
-from actors.fetch.settings_history import History
-from actors.fetch.settings_levels import PREFIX, LevelName, Levels
-from actors.fetch.settings_replay import InForce, Kept, change_together, newest_together, replayed
+from actors.fetch.settings.history import History
+from actors.fetch.settings.levels import PREFIX, LevelName, Levels
+from actors.fetch.settings.replay import InForce, Kept, change_together, newest_together, replayed
 from actors.fetch.sources import SourceKey, source_of
 from actors.runtime.live import Live
 from actors.runtime.logs import fields

@@ -2,8 +2,8 @@
 
 from collections.abc import Awaitable, Callable
 
-from actors.fetch.settings_levels import PREFIX
-from actors.fetch.settings_replay import Kept
+from actors.fetch.settings.levels import PREFIX
+from actors.fetch.settings.replay import Kept
 from streams.link.connection import Connection
 from streams.reads.log import read_messages
 from streams.subjects import kv_stream

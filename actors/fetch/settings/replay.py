@@ -11,7 +11,7 @@ from heapq import heappop, heappush
 from typing import NamedTuple
 
 from actors.fetch.rules.settings import LevelValues, parse_level
-from actors.fetch.settings_levels import LevelName, Levels, UnfitLevel, UnknownLevel, level_of_key
+from actors.fetch.settings.levels import LevelName, Levels, UnfitLevel, UnknownLevel, level_of_key
 from actors.runtime.rules.setting_values import BadSetting
 
 

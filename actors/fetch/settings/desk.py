@@ -14,9 +14,9 @@ from msgspec import Struct
 
 from actors.fetch.rules.setting_table import SETTINGS
 from actors.fetch.rules.settings import LevelValues, as_level, check_level
-from actors.fetch.settings_history import History
-from actors.fetch.settings_levels import DEFAULT, PREFIX, LevelName, Levels, UnknownLevel, level_named
-from actors.fetch.settings_replay import InForce, Kept, newest_together, replayed
+from actors.fetch.settings.history import History
+from actors.fetch.settings.levels import DEFAULT, PREFIX, LevelName, Levels, UnknownLevel, level_named
+from actors.fetch.settings.replay import InForce, Kept, newest_together, replayed
 from actors.runtime.rules.setting_values import BadSetting, nearest
 from actors.runtime.secrets import looks_secret
 from streams.buckets.bucket import Bucket

@@ -1,0 +1,1 @@
+"""The settings of fetching: their levels, kept, followed and changed."""
