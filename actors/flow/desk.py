@@ -27,8 +27,8 @@ from actors.flow.flows import (
 )
 from actors.flow.rates_desk import BadRate, checked_rate, key_of
 from actors.flow.rules.groups import warnings_of
+from actors.flow.rules.limited_by import FlowPace, LimitedBy, Usage, limit_of
 from actors.flow.rules.obstacles import RowJob, RowsProgress, RowWhy, why_row
-from actors.flow.rules.shortfall import FlowPace, Shortfall, Usage, shortfall_of
 from actors.runtime.rates.counts import Gathered
 from actors.runtime.rules.pages import MOST_LINES, PAGE_BYTES, page_of
 from actors.runtime.rules.setting_values import BadSetting, duration_text, nearest, span_ms
@@ -105,7 +105,7 @@ class FlowView(Struct, frozen=True, kw_only=True):
     """A flow as people see it. `every`: the interval now. `in_flight`: rows that are loaded and not executed, with
     those that wait for another attempt or a free slot. A round counts without them. `rounds`: the latest ones, the
     oldest first. `warnings`: what the settings want and is not there now. `begun`: rows a second that were begun in the
-    last seconds, under a rate. `shortfall`: why the flow does not reach its rate."""
+    last seconds, under a rate. `limited_by`: why the flow does not reach its rate."""
 
     flow: str
     app: str
@@ -117,7 +117,7 @@ class FlowView(Struct, frozen=True, kw_only=True):
     rounds: Sequence[RoundReport] = ()
     warnings: Sequence[str] = ()
     begun: float = 0.0
-    shortfall: Shortfall | None = None
+    limited_by: LimitedBy | None = None
 
 
 class FlowDesk:
@@ -213,7 +213,7 @@ class FlowDesk:
             rounds=progress.rounds,
             warnings=warnings_of(record.limits.groups, self._living(flow)),
             begun=pace.begun,
-            shortfall=None if is_paused or self._begun is None else shortfall_of(pace),
+            limited_by=None if is_paused or self._begun is None else limit_of(pace),
         )
 
     def _living(self, flow: str) -> set[str]:
@@ -248,10 +248,10 @@ class FlowDesk:
         if why.code not in RATE_CODES:
             return why
         [view] = await self._views([flow])
-        if view.shortfall is None:
+        if view.limited_by is None:
             return why
         pace = f"the flow begins {view.begun:g} of its {view.rate:g} rows a second"
-        return replace(why, reason=f"{why.reason}; {pace} ({view.shortfall.code}): {view.shortfall.reason}")
+        return replace(why, reason=f"{why.reason}; {pace} ({view.limited_by.code}): {view.limited_by.reason}")
 
     async def set(self, flow: str, values: Mapping[str, object]) -> FlowView:
         """Change some settings: every, longest, lead, load_timeout (as `5s`), rate, most_in_flight, groups, slots

@@ -53,7 +53,7 @@ async def _list(call: CommandCall, limit: Limit = None, after: Annotated[str, be
     """List the flows that applications have declared."""
     async with _open(call) as flows:
         views = await flows.list(after=after, limit=limit)
-    columns = ["flow", "rate", "begun", "every", "in\nflight", "last\nround", "loaded", "state", "limited\nby"]
+    columns = ["flow", "rate", "begun", "in\nflight", "loaded", "state", "limited\nby"]
     call.out.table(
         columns, [_row(view) for view in views], empty="no flows; `penstock up --app MODULE` declares its own"
     )
@@ -68,12 +68,10 @@ def _row(view: "FlowView") -> list[object]:
         view.flow,
         _rate(view),
         f"{view.begun:g}/s" if view.rate else "-",
-        view.every,
         view.in_flight,
-        _time(last),
         loaded,
         _state(view),
-        view.shortfall.code if view.shortfall else "-",
+        view.limited_by.code if view.limited_by else "-",
     ]
 
 
@@ -119,8 +117,8 @@ async def _show(call: CommandCall, which: Which) -> None:
 def _say(call: CommandCall, view: "FlowView") -> None:
     begun = f", {view.begun:g}/s begun" if view.rate else ""
     call.out.say(f"{view.flow}: {_state(view)}, {_rate(view)}{begun}, every {view.every}, {view.in_flight} in flight")
-    if view.shortfall:
-        call.out.say(f"limited by {view.shortfall.code}: {view.shortfall.reason}")
+    if view.limited_by:
+        call.out.say(f"limited by {view.limited_by.code}: {view.limited_by.reason}")
     for name, value in view.settings.items():
         call.out.say(f"{name} = {_text(value) or '-'}{' (no limit)' if (name, value) == ('slots', 0) else ''}")
     for warning in view.warnings:

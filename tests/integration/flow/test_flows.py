@@ -349,10 +349,10 @@ async def test_a_person_learns_what_keeps_a_flow_from_its_rate(bank: Bank) -> No
         flows = FlowCalls(ServiceClient(bank.connection, "flow", 30.0))
         await bank.until(lambda ran: len(ran) == 200)
         with fail_after(WITHIN_S):
-            while (view := await flows.show("prizes")).shortfall is None or view.shortfall.code in ("silent", "loads"):
+            while not (limit := (await flows.show("prizes")).limited_by) or limit.code in ("silent", "loads"):
                 await a_moment()
-        assert view.shortfall.code == "rows", view.shortfall.reason
-        assert [one.shortfall and one.shortfall.code for one in await flows.list() if one.rate] == ["rows"]
+        assert limit.code == "rows", limit.reason
+        assert [one.limited_by and one.limited_by.code for one in await flows.list() if one.rate] == ["rows"]
         assert "the tables have no more" in (await flows.why("prizes", "0", 4711)).reason
 
 

@@ -17,7 +17,7 @@ FIRST_ROUNDS = 2
 """Before these only a machine without a core to spare is named: the mean has seconds before the flow began."""
 
 
-class Shortfall(Struct, frozen=True, kw_only=True):
+class LimitedBy(Struct, frozen=True, kw_only=True):
     """Why a flow does not reach its rate. `code`: `nobody` (no live node serves it), `rows` (the tables have no more),
     `loads` (they fail, or are not done in time), `most_in_flight`, `round` (the next one loads more), `waiting` (rows
     wait for another attempt or a free slot), `share` (the governor has not dealt the whole rate), `machine` (a node
@@ -74,7 +74,7 @@ class FlowPace(NamedTuple):
     rounds: int
 
 
-def shortfall_of(pace: FlowPace) -> Shortfall | None:
+def limit_of(pace: FlowPace) -> LimitedBy | None:
     """Return what keeps the flow from its rate. `None`: it reaches it, has no limit, or has just begun."""
     last = pace.last
     if not pace.rate or pace.begun >= REACHED * pace.rate:
@@ -92,7 +92,7 @@ def shortfall_of(pace: FlowPace) -> Shortfall | None:
     return _slow_rows(pace)
 
 
-def _few_rows(pace: FlowPace, last: LastRound) -> Shortfall:
+def _few_rows(pace: FlowPace, last: LastRound) -> LimitedBy:
     loaded = f"the last round loaded {last.new} of the {last.asked} rows that it asked for, in {last.took_ms} ms"
     if last.new < last.asked and (last.failed or last.silent or not last.short):
         do = "raise `loads`, lengthen `every`, or start more nodes"
@@ -107,7 +107,7 @@ def _few_rows(pace: FlowPace, last: LastRound) -> Shortfall:
     return _short("round", f"{pace.in_flight} rows are in flight until the next round; a longer `lead` keeps more")
 
 
-def _slow_rows(pace: FlowPace) -> Shortfall:
+def _slow_rows(pace: FlowPace) -> LimitedBy:
     full = {name: one for name, one in pace.nodes.items() if one.cores >= FULL_CORES or one.load >= FULL_LOAD}
     if full:
         name, one = max(full.items(), key=lambda each: (each[1].cores, each[1].load))
@@ -122,5 +122,5 @@ def _slow_rows(pace: FlowPace) -> Shortfall:
     return _short("workers", f"{pace.in_flight} rows wait for calls of `execute`, and no core is busy; {do}")
 
 
-def _short(code: str, reason: str) -> Shortfall:
-    return Shortfall(code=code, reason=reason)
+def _short(code: str, reason: str) -> LimitedBy:
+    return LimitedBy(code=code, reason=reason)

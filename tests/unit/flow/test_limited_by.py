@@ -3,7 +3,7 @@
 import pytest
 
 from actors.flow.flows import RoundReport
-from actors.flow.rules.shortfall import FlowPace, Usage, shortfall_of
+from actors.flow.rules.limited_by import FlowPace, Usage, limit_of
 
 DEALT = {"n1": Usage(share=500.0, cores=0.3), "n2": Usage(share=500.0, cores=0.2)}
 FULL_ROUND = RoundReport(began_ms=1, took_ms=900, in_flight=4_500, asked=5_000, new=5_000, shards=10)
@@ -49,11 +49,11 @@ def few(asked: int, new: int, *, short: int = 0, failed: int = 0) -> RoundReport
     ],
 )
 def test_one_thing_keeps_a_flow_from_its_rate(pace: FlowPace, code: str | None) -> None:
-    found = shortfall_of(pace)
+    found = limit_of(pace)
     assert (found and found.code) == code
 
 
 def test_the_reason_says_how_much_a_full_node_uses() -> None:
-    found = shortfall_of(PACE._replace(nodes={**DEALT, "n2": Usage(share=500.0, cores=0.97, load=1.2)}))
+    found = limit_of(PACE._replace(nodes={**DEALT, "n2": Usage(share=500.0, cores=0.97, load=1.2)}))
     assert found is not None
     assert "node n2 uses 0.97 of a core" in found.reason
