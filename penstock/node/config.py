@@ -29,6 +29,7 @@ from streams.subjects import TOKEN
 __all__ = ["ROLES", "Config", "is_loopback", "load_config", "node_name", "origin_of"]
 
 PREFIX = "PENSTOCK_"
+ENVIRONMENT = "the environment"
 ROLES = ("allocator", "fetcher", "sink", "monitor", "timer", "worker", "desk", "gateway", "conductor", "executor")
 """The duties that a node can have. By default it has all of them."""
 SCHEMES = ("nats", "tls", "ws", "wss")
@@ -212,7 +213,8 @@ def load_config(
     values: dict[str, object] = {}
     for place, found in _places(file, environment, flags or {}):
         for name, value in found.items():
-            values[name] = _converted(place, name, value)
+            where = f"{PREFIX}{name.upper()}" if place == ENVIRONMENT else f"{place}: {name}"
+            values[name] = _converted(where, name, value)
     try:
         return Config(**values)  # type: ignore[arg-type]  # each value was converted to its field's type
     except ValueError as error:
@@ -235,7 +237,7 @@ def _places(
 ) -> list[tuple[str, dict[str, object]]]:
     return [
         (str(file), _from_file(file) if file else {}),
-        ("the environment", _from_environment(environment)),
+        (ENVIRONMENT, _from_environment(environment)),
         ("the command line", {name: value for name, value in flags.items() if value is not None}),
     ]
 
@@ -269,28 +271,29 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, object]:
     return values
 
 
-def _converted(place: str, name: str, value: object) -> Any:
+def _converted(where: str, name: str, value: object) -> Any:
     """Return the value as its field's type. Text from the environment or a flag may stand for numbers and lists."""
     field = next((field for field in msgspec.structs.fields(Config) if field.name == name), None)
     if field is None:
-        raise UsageError(f"{place}: no such key: {name!r}{_nearest(name, Config.__struct_fields__)}")
+        raise UsageError(f"{where}: no such key{_nearest(name, Config.__struct_fields__)}")
     if name in LISTS and isinstance(value, str):
         value = [part.strip() for part in value.split(",") if part.strip()]
     if name.endswith("_s") and isinstance(value, str) and not _NUMBER.fullmatch(value):
         try:
             value = read_duration(name, value) / 1000
         except BadSetting as error:
-            raise UsageError(f"{place}: {name}: {shown(error.value)} {error.why}; {error.do}") from error
+            raise UsageError(f"{where}: {shown(error.value)} {error.why}; {error.do}") from error
     try:
         return msgspec.convert(value, field.type, strict=not isinstance(value, str))
     except msgspec.ValidationError as error:
         known = get_args(field.type)
         if isinstance(value, str) and known and all(isinstance(one, str) for one in known):
-            raise UsageError(f"{place}: {name}: {value[:80]!a} is not known{_nearest(value, known)}") from error
+            raise UsageError(f"{where}: {value[:80]!a} is not known{_nearest(value, known)}") from error
         forms = [each.description for each in getattr(field.type, "__metadata__", ()) if each.pattern]
         if isinstance(value, str) and forms:
-            raise UsageError(f"{place}: {name}: {value[:80]!r} does not fit; use {forms[0]}") from error
-        raise UsageError(f"{place}: {name}: {error}") from error
+            raise UsageError(f"{where}: {value[:80]!r} does not fit; use {forms[0]}") from error
+        text = f"{value[:80]!a}: " if isinstance(value, str) else ""
+        raise UsageError(f"{where}: {text}{error}") from error
 
 
 def _check_nats(address: str) -> None:

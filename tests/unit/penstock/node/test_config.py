@@ -75,9 +75,10 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
     ("variable", "value", "said"),
     [
         ("PENSTOCK_ROLE", "sink", "did you mean PENSTOCK_ROLES?"),
-        ("PENSTOCK_DRAIN_S", "20 s", "drain_s: '20 s' is not a duration; write a number with its unit"),
-        ("PENSTOCK_DRAIN_S", "2h", "drain_s: Expected `float` <= 3600.0"),
-        ("PENSTOCK_PROFILE", "quick", "profile: 'quick' is not known; there are safe, fast"),
+        ("PENSTOCK_DRAIN_S", "20 s", "PENSTOCK_DRAIN_S: '20 s' is not a duration; write a number with its unit"),
+        ("PENSTOCK_DRAIN_S", "2h", "PENSTOCK_DRAIN_S: Expected `float` <= 3600.0"),
+        ("PENSTOCK_PORT", "tcp://10.0.0.1:4222", "PENSTOCK_PORT: 'tcp://10.0.0.1:4222': Expected `int`"),
+        ("PENSTOCK_PROFILE", "quick", "PENSTOCK_PROFILE: 'quick' is not known; there are safe, fast"),
         ("PENSTOCK_NATS", "file:///etc/passwd", "is no server's address"),
         ("PENSTOCK_NATS", "nats://joe:hunter2@host", "no user or password in the address"),
         ("PENSTOCK_NATS", "nats://host:99999", "the port is no number"),
@@ -100,7 +101,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
         ("PENSTOCK_HTTP", "[::]:7070", "tokens would travel unencrypted; set http_cert and http_key, or behind_proxy"),
         ("PENSTOCK_HTTP_KEY", "/etc/key.pem", "http_cert, http_key: one without the other"),
         ("PENSTOCK_TOKEN", "hunter2", "token: write env:NAME or file:/path"),
-        ("PENSTOCK_NAMESPACE", "Penstock", "namespace: 'Penstock' does not fit; use 1 to 32 of a-z 0-9 _ -"),
+        ("PENSTOCK_NAMESPACE", "Penstock", "PENSTOCK_NAMESPACE: 'Penstock' does not fit; use 1 to 32 of a-z 0-9 _ -"),
     ],
 )
 def test_mistakes_in_variables_are_named_and_secrets_are_not(variable: str, value: str, said: str) -> None:
