@@ -116,7 +116,7 @@ async def _show(call: CommandCall, which: Which) -> None:
 
 def _say(call: CommandCall, view: "FlowView") -> None:
     begun = f", {view.begun:g}/s begun" if view.rate else ""
-    call.out.say(f"{view.flow}: {_state(view)}, {_rate(view)}{begun}, every {view.every}, {view.in_flight} in flight")
+    call.out.say(f"{view.flow}: {_state(view)}, {_rate(view)}, every {view.every}, {view.in_flight} in flight{begun}")
     if view.limited_by:
         call.out.say(f"limited by {view.limited_by.code}: {view.limited_by.reason}")
     for name, value in view.settings.items():
