@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from textwrap import fill
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -118,7 +119,7 @@ def _say(call: CommandCall, view: "FlowView") -> None:
     begun = f", {view.begun:g}/s begun" if view.rate else ""
     call.out.say(f"{view.flow}: {_state(view)}, {_rate(view)}, every {view.every}, {view.in_flight} in flight{begun}")
     if view.limited_by:
-        call.out.say(f"limited by {view.limited_by.code}: {view.limited_by.reason}")
+        call.out.say(fill(f"limited by {view.limited_by.code}: {view.limited_by.reason}", 80))
     for name, value in view.settings.items():
         call.out.say(f"{name} = {_text(value) or '-'}{' (no limit)' if (name, value) == ('slots', 0) else ''}")
     for warning in view.warnings:
