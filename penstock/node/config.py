@@ -292,8 +292,8 @@ def _converted(where: str, name: str, value: object) -> Any:
         forms = [each.description for each in getattr(field.type, "__metadata__", ()) if each.pattern]
         if isinstance(value, str) and forms:
             raise UsageError(f"{where}: {value[:80]!r} does not fit; use {forms[0]}") from error
-        text = f"{value[:80]!a}: " if isinstance(value, str) else ""
-        raise UsageError(f"{where}: {text}{error}") from error
+        given = f": {value[:80]!a}" if isinstance(value, str) else ""
+        raise UsageError(f"{where}: {error}{given}") from error
 
 
 def _check_nats(address: str) -> None:

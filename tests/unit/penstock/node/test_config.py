@@ -77,7 +77,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
         ("PENSTOCK_ROLE", "sink", "did you mean PENSTOCK_ROLES?"),
         ("PENSTOCK_DRAIN_S", "20 s", "PENSTOCK_DRAIN_S: '20 s' is not a duration; write a number with its unit"),
         ("PENSTOCK_DRAIN_S", "2h", "PENSTOCK_DRAIN_S: Expected `float` <= 3600.0"),
-        ("PENSTOCK_PORT", "tcp://10.0.0.1:4222", "PENSTOCK_PORT: 'tcp://10.0.0.1:4222': Expected `int`"),
+        ("PENSTOCK_PORT", "tcp://10.0.0.1:4222", "PENSTOCK_PORT: Expected `int`, got `str`: 'tcp://10.0.0.1:4222'"),
         ("PENSTOCK_PROFILE", "quick", "PENSTOCK_PROFILE: 'quick' is not known; there are safe, fast"),
         ("PENSTOCK_NATS", "file:///etc/passwd", "is no server's address"),
         ("PENSTOCK_NATS", "nats://joe:hunter2@host", "no user or password in the address"),
