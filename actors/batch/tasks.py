@@ -15,7 +15,7 @@ from msgspec import Meta
 
 from actors.runtime.live import Live
 from actors.runtime.logs import fields
-from actors.runtime.rules.setting_values import near
+from actors.runtime.rules.setting_values import near_or
 from actors.runtime.rules.slot_keys import Slots
 from streams.backoff import Backoff
 from streams.buckets.bucket import Bucket
@@ -102,15 +102,16 @@ class TaskRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         )
 
 
+START_IT = "start the application that serves it, or see `penstock batch tasks`"
+"""What to do about a task that no application has declared."""
+
+
 class UnknownTask(Exception):
     """No application has declared this task. The text names the nearest one of `known`, if one is near."""
 
     def __init__(self, task: str, known: Iterable[str] = ()) -> None:
         self.task = task
-        close = near(task, known)
-        start = "start the application that serves it, or see `penstock batch tasks`"
-        hint = f"did you mean {close}?" if close else start
-        super().__init__(f"no task {task[:80]!a}; {hint}")
+        super().__init__(f"no task {task[:80]!a}; {near_or(task, known, START_IT)}")
 
 
 def decode_task(raw: bytes) -> TaskRecord:

@@ -63,7 +63,7 @@ class FlowJobsDoor(Protocol):
 
     def is_paused(self, flow: str) -> bool: ...
 
-    async def in_flight(self, flows: Sequence[str]) -> Sequence[tuple[int, int]]:
+    async def loaded_many(self, flows: Sequence[str]) -> Sequence[tuple[int, int]]:
         """Return how many rows of each are loaded and not executed: without those that wait for another attempt or a
         free slot, and those alone."""
         ...
@@ -162,7 +162,7 @@ class FlowDesk:
 
     async def _views(self, flows: Sequence[str]) -> Sequence[FlowView]:
         """Count the rows of all flows at once, and ask the nodes once."""
-        counts, gathered = await self._jobs.in_flight(flows), await self._gathered(flows)
+        counts, gathered = await self._jobs.loaded_many(flows), await self._gathered(flows)
         of_keys: dict[str, dict[str, KeyBegun]] = {}
         for node in gathered.nodes:
             for each in node.keys:

@@ -18,7 +18,7 @@ from actors.flow.rules.groups import check_groups
 from actors.runtime.live import Live
 from actors.runtime.logs import fields
 from actors.runtime.rules.bounds import read_bound
-from actors.runtime.rules.setting_values import near
+from actors.runtime.rules.setting_values import near_or
 from actors.runtime.rules.slot_keys import check_path
 from streams.buckets.bucket import Bucket
 from streams.buckets.entries import Entry
@@ -117,9 +117,7 @@ class UnknownFlow(Exception):
 
     def __init__(self, flow: str, known: Iterable[str] = ()) -> None:
         self.flow = flow
-        close = near(flow, known)
-        start = "start the application that serves it, or see `penstock flows list`"
-        hint = f"did you mean {close}?" if close else start
+        hint = near_or(flow, known, "start the application that serves it, or see `penstock flows list`")
         super().__init__(f"no flow {flow[:80]!a}; {hint}")
 
 

@@ -70,19 +70,18 @@ class Replayer:
         return [told[each.seq] for each in letters]
 
     async def _one(self, letter: DeadLetterEntry, steps: Plan) -> Replayed:
-        records, seq = self._records, letter.seq
-        try:
-            match steps:
-                case Redrive(source=source, slice_id=slice_id):
-                    what = await _redrive(records, source, slice_id, self._by)
-                case Send() | SendStored() | Resubmit() | Requeue():
-                    raise AssertionError("these go together")
-                case Cannot(why=why):
-                    return Replayed(seq, letter.names[2], False, why)
-        except PenstockError as error:
-            return Replayed(seq, letter.names[2], False, str(error))
-        await drop(records, seq)
-        return Replayed(seq, letter.names[2], True, what)
+        match steps:
+            case Redrive(source=source, slice_id=slice_id):
+                try:
+                    what = await _redrive(self._records, source, slice_id, self._by)
+                except PenstockError as error:
+                    return Replayed(letter.seq, letter.names[2], False, str(error))
+                await drop(self._records, letter.seq)
+                return Replayed(letter.seq, letter.names[2], True, what)
+            case Cannot(why=why):
+                return Replayed(letter.seq, letter.names[2], False, why)
+            case _:
+                raise AssertionError("these go together")
 
     async def _publish(self, letters: Sequence[DeadLetterEntry], plans: Mapping[int, Plan]) -> list[Replayed]:
         """Publish those that are orders or submissions, one behind the other without waiting, and remove those that
@@ -99,9 +98,10 @@ class Replayer:
         messages = [message.outgoing for _, message in again]
         outcomes = await self._records.publisher.try_many(messages) if messages else []
         for (each, message), outcome in zip(again, outcomes, strict=True):
-            is_done = not isinstance(outcome, StreamError)
-            what = f"{message.what} {outcome.seq}" if not isinstance(outcome, StreamError) else str(outcome)
-            told.append(Replayed(each.seq, each.names[2], is_done, what))
+            if isinstance(outcome, StreamError):
+                told.append(Replayed(each.seq, each.names[2], False, str(outcome)))
+            else:
+                told.append(Replayed(each.seq, each.names[2], True, f"{message.what} {outcome.seq}"))
         await drop(self._records, *(each.seq for each in told if each.is_done))
         return told
 

@@ -20,7 +20,7 @@ from actors.fetch.sources import SourceKey, SourceRecord
 from actors.fetch.stored import Broken, decoded, stored_adapter, stored_ledgers, stored_sources
 from actors.runtime.events import outgoing_event
 from actors.runtime.membership import living
-from actors.runtime.rules.setting_values import near
+from actors.runtime.rules.setting_values import near_or
 from actors.runtime.supervisor import one_error
 from penstock.errors import PenstockError, UsageError
 from penstock.node.fetch.source_doors import open_source_desk
@@ -43,8 +43,7 @@ class NoSuchSource(UsageError):
     """No record and no ledger has this name."""
 
     def __init__(self, source: SourceKey, known: list[str]) -> None:
-        close = near(str(source), known)
-        hint = f"did you mean {close}?" if close else "`penstock sources list` shows all"
+        hint = near_or(str(source), known, "`penstock sources list` shows all")
         super().__init__(f"no source {source}; {hint if known else 'there is none yet: penstock sources add'}")
 
 

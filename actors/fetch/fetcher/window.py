@@ -272,9 +272,7 @@ class WindowReader:
                 if rows and not work.is_trusted:
                     await self._note_readable(work.source)
                 self._check_source(work, progress)
-                if adapter.declaration.is_version_ordered:
-                    rows = unsettled(rows, self._settled_ms(work, progress, session.sent_ms))
-                batch = progress.take(rows, session.sent_ms)
+                batch = self._taken(work, progress, rows, session.sent_ms)
                 self._check_clock(work, progress, session.said_ms, asked_ms)
                 reach("fetch")
                 if batch is not None:
@@ -301,9 +299,7 @@ class WindowReader:
         if progress.attempts and progress.absent:
             rows = await session.details_of(progress.absent)
             progress.found.update(row.key for row in rows)
-            if progress.adapter.declaration.is_version_ordered:
-                rows = unsettled(rows, self._settled_ms(work, progress, session.sent_ms))
-            batch = progress.take(rows, session.sent_ms)
+            batch = self._taken(work, progress, rows, session.sent_ms)
             if batch is not None:
                 await self._pace(work, batch, time)
                 await self._publish(work, progress, batch, number)
@@ -363,6 +359,12 @@ class WindowReader:
 
     def _settle_ms(self, work: ReadSlice, adapter: Adapter) -> int:
         return max(work.settings.settle_ms, adapter.declaration.settle_ms)
+
+    def _taken(self, work: ReadSlice, progress: UnfinishedReading, rows: list[Row], sent_ms: int) -> Batch | None:
+        """Take the rows of an answer. Return what of them is to be published."""
+        if progress.adapter.declaration.is_version_ordered:
+            rows = unsettled(rows, self._settled_ms(work, progress, sent_ms))
+        return progress.take(rows, sent_ms)
 
     def _settled_ms(self, work: ReadSlice, progress: UnfinishedReading, sent_ms: int) -> int:
         """Return the time up to which a version has settled that an answer lists. A window by changes ends there. One

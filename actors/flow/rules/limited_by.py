@@ -58,9 +58,8 @@ class Usage(NamedTuple):
 
 class FlowPace(NamedTuple):
     """How a flow gets on. `begun`: rows a second. `in_flight`: without `waiting`, the rows that wait for another
-    attempt or a free slot. `is_capped`: `most_in_flight` is less than the rate takes in an interval.
-    `nodes`: those that serve it and said what they began. `silent`: those that did
-    not. `rounds`: how many are known."""
+    attempt or a free slot. `is_capped`: `most_in_flight` is less than the rate takes in an interval. `nodes`: those
+    that serve it and said what they began. `silent`: those that did not. `rounds`: how many are known."""
 
     rate: float
     begun: float
@@ -80,10 +79,10 @@ def limit_of(pace: FlowPace) -> LimitedBy | None:
     if not pace.rate or pace.begun >= REACHED * pace.rate:
         return None
     if not pace.nodes and not pace.silent:
-        return _short("nobody", "no live node serves the flow; start one with `penstock work`")
+        return _by("nobody", "no live node serves the flow; start one with `penstock work`")
     if pace.silent:
         names = ", ".join(sorted(pace.silent)[:3])
-        return _short("silent", f"{names} did not say in time how many rows began there; so they are too few, or busy")
+        return _by("silent", f"{names} did not say in time how many rows began there; so they are too few, or busy")
     if last is None or pace.rounds < FIRST_ROUNDS:
         found = _slow_rows(pace) if pace.in_flight >= EMPTY_S * pace.rate else None
         return found if found and found.code == "machine" else None
@@ -96,15 +95,15 @@ def _few_rows(pace: FlowPace, last: LastRound) -> LimitedBy:
     loaded = f"the last round loaded {last.new} of the {last.asked} rows that it asked for, in {last.took_ms} ms"
     if last.new < last.asked and (last.failed or last.silent or not last.short):
         do = "raise `loads`, lengthen `every`, or start more nodes"
-        return _short("loads", f"{loaded}; {last.failed} shards failed, {last.silent} did not answer in time; {do}")
+        return _by("loads", f"{loaded}; {last.failed} shards failed, {last.silent} did not answer in time; {do}")
     if last.new < last.asked:
-        return _short("rows", f"{loaded}: the tables have no more")
+        return _by("rows", f"{loaded}: the tables have no more")
     if pace.is_capped:
         do = "raise it, or shorten `every`"
-        return _short("most_in_flight", f"at most {pace.most_in_flight} rows are loaded (`most_in_flight`); {do}")
+        return _by("most_in_flight", f"at most {pace.most_in_flight} rows are loaded (`most_in_flight`); {do}")
     if pace.waiting > pace.in_flight:
-        return _short("waiting", f"{pace.waiting} rows wait for another attempt or a free slot")
-    return _short("round", f"{pace.in_flight} rows are in flight until the next round; a longer `lead` keeps more")
+        return _by("waiting", f"{pace.waiting} rows wait for another attempt or a free slot")
+    return _by("round", f"{pace.in_flight} rows are in flight until the next round; a longer `lead` keeps more")
 
 
 def _slow_rows(pace: FlowPace) -> LimitedBy:
@@ -112,15 +111,13 @@ def _slow_rows(pace: FlowPace) -> LimitedBy:
     if full:
         name, one = max(full.items(), key=lambda each: (each[1].cores, each[1].load))
         used = f"node {name} uses {one.cores:.2f} of a core, and its machine has {one.load:.1f} programs for each core"
-        return _short("machine", f"{used}; start nodes on more cores, or let calls have more rows (`execute_many`)")
+        return _by("machine", f"{used}; start nodes on more cores, or let calls have more rows (`execute_many`)")
     dealt = sum(one.share for one in pace.nodes.values())
     if dealt < REACHED * pace.rate:
-        return _short(
-            "share", f"nodes may begin {dealt:g} a second at present; the governor deals the rest as they ask"
-        )
+        return _by("share", f"nodes may begin {dealt:g} a second at present; the governor deals the rest as they ask")
     do = "raise `concurrency` or `most`, make `execute` quicker, or start more nodes"
-    return _short("workers", f"{pace.in_flight} rows wait for calls of `execute`, and no core is busy; {do}")
+    return _by("workers", f"{pace.in_flight} rows wait for calls of `execute`, and no core is busy; {do}")
 
 
-def _short(code: str, reason: str) -> LimitedBy:
+def _by(code: str, reason: str) -> LimitedBy:
     return LimitedBy(code=code, reason=reason)

@@ -36,8 +36,6 @@ LATE_MS = 100
 """How long after a second's end its counts are asked for: what begins in it may be counted a moment later."""
 BACKLOG = 100
 """Requests that wait. More are dropped, and whoever asked hears from the other nodes."""
-
-
 USAGE_S = 5.0
 """Over how long, at least, a node measures what its process uses."""
 
@@ -142,15 +140,8 @@ async def gather_begun(
     return Gathered(tuple(found[node] for node in sorted(found)), tuple(sorted(silent)))
 
 
-async def gather_lately(
-    connection: Connection, living: Callable[[], Collection[str]], keys: Sequence[str], now_ms: int, seconds: int
-) -> Gathered:
-    """Ask all live nodes for the last full seconds. `now_ms`: by the server's clock. Raises Disconnected."""
-    return await gather_begun(connection, living, keys, until_s=last_second(now_ms), seconds=seconds)
-
-
 def last_second(now_ms: int) -> int:
-    """Return the last full second whose counts are there."""
+    """Return the last full second whose counts are there. `now_ms`: by the server's clock."""
     return (now_ms - LATE_MS) // 1000 - 1
 
 

@@ -53,10 +53,16 @@ def near(word: str, known: Iterable[str]) -> str:
     return next(iter(get_close_matches(word[:64], list(islice(known, MOST_COMPARED)), n=1)), "")
 
 
+def near_or(word: str, known: Iterable[str], otherwise: str) -> str:
+    """Return `did you mean …?`, or `otherwise` if no known word is like it."""
+    close = near(word, known)
+    return f"did you mean {close}?" if close else otherwise
+
+
 def nearest(word: str, known: Sequence[str]) -> str:
     """Return `did you mean …?`, or the known words, the first few if they are many."""
-    if close := near(word, known):
-        return f"did you mean {close}?"
+    if close := near_or(word, known, ""):
+        return close
     others = f" and {len(known) - MOST_NAMED} others" if len(known) > MOST_NAMED else ""
     return f"there are {', '.join(sorted(known)[:MOST_NAMED])}{others}"
 

@@ -69,16 +69,18 @@ class CommandCall:
     file: Path | None
     flags: Mapping[str, object | None]
     out: Output
-    truths: list[Callable[[], str]] = field(default_factory=list)
-    """What Ctrl-C leaves behind, told in the line `penstock: stopped; …`. At most one."""
-    after_errors: list[Callable[[], str]] = field(default_factory=list)
-    """What an error leaves behind, told behind it. At most one."""
+    truths: list[tuple[Callable[[], str], bool]] = field(default_factory=list)
+    """What Ctrl-C leaves behind, told in the line `penstock: stopped; …`, and whether an error does, too. At most
+    one."""
 
     def if_stopped(self, tell: Callable[[], str], *, is_for_errors: bool = False) -> None:
         """From now on, have `tell` say what is true if Ctrl-C ends the command, and with `is_for_errors` if an error
         does. An empty text is not shown. It replaces what was given before."""
-        self.truths[:] = [tell]
-        self.after_errors[:] = [tell] if is_for_errors else []
+        self.truths[:] = [(tell, is_for_errors)]
+
+    def left_behind(self, *, by_error: bool) -> list[str]:
+        """Return what is true now that the command ended early."""
+        return [text for tell, is_for_errors in self.truths if (is_for_errors or not by_error) and (text := tell())]
 
     def config(self, **flags: object | None) -> "Config":
         """Return the configuration, with the command's own flags over the common ones. Raises UsageError."""
@@ -197,14 +199,10 @@ def _run(call: CommandCall, body: Callable[[], Awaitable[None]]) -> None:
         _silence_stdout()
         raise typer.Exit(1) from None
     except KeyboardInterrupt:
-        typer.echo("; ".join(["penstock: stopped", *_told(call.truths)]), err=True)
+        typer.echo("; ".join(["penstock: stopped", *call.left_behind(by_error=False)]), err=True)
         raise typer.Exit(130) from None
     except Exception as error:  # the command line's own end: one line for a person, the trace in debug
-        end_with(error, call.out, _told(call.after_errors))
-
-
-def _told(truths: Sequence[Callable[[], str]]) -> list[str]:
-    return [text for tell in truths if (text := tell())]
+        end_with(error, call.out, call.left_behind(by_error=True))
 
 
 def end_with(error: Exception, out: Output, truths: Sequence[str] = ()) -> NoReturn:

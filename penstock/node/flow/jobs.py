@@ -67,12 +67,12 @@ class FlowJobs:
     def is_paused(self, flow: str) -> bool:
         return self._topics.current(rows_topic(flow)).is_paused
 
-    async def in_flight(self, flows: Sequence[str]) -> list[tuple[int, int]]:
+    async def loaded_many(self, flows: Sequence[str]) -> list[tuple[int, int]]:
         counted = await self._store.count_many([rows_topic(flow) for flow in flows])
         return [(counts.ready + counts.reserved, counts.delayed) for counts in counted]
 
     async def loaded(self, flow: str) -> tuple[int, int]:
-        [counts] = await self.in_flight([flow])
+        [counts] = await self.loaded_many([flow])
         return counts
 
     async def change(self, flow: str, **values: object) -> None:

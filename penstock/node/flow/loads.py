@@ -6,6 +6,7 @@ import logging
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
 
 from anyio.abc import TaskStatus
@@ -18,7 +19,7 @@ from actors.flow.rounds import Rounds
 from actors.jobs.worker.handler import Handler
 from actors.jobs.worker.job import Job, Retry
 from actors.runtime.logs import fields
-from actors.runtime.rates.counts import Gathered, gather_lately
+from actors.runtime.rates.counts import Gathered, gather_begun, last_second
 from actors.runtime.rules.bounds import check_own_queue
 from actors.runtime.supervisor import ActorSpec
 from actors.zone.bindings import Bindings
@@ -36,8 +37,6 @@ log = logging.getLogger(__name__)
 
 ROUND_TTR_MS = LONGEST_EVERY_MS + 60_000
 """A round lasts as long as its interval at most, and a person may set any interval while it runs."""
-
-
 SECONDS = 5
 """Over how many seconds the rows that were begun are counted, to say whether a flow reaches its rate."""
 
@@ -171,10 +170,7 @@ async def open_flow_loads(node: Node, handlers: FlowHandlers, engine: JobsEngine
         zone=node.config.zone,
         bounds=node.bounds,
     )
-
-    async def begun(keys: Sequence[str]) -> Gathered:
-        return await gather_lately(node.connection, node.members.live, keys, node.rates.clock.now_ms(), SECONDS)
-
+    begun = partial(_begun, node)
     desk = FlowDesk(flows, jobs, clock=engine.clock, serving=serving, check_bound=check_bound, begun=begun)
     yield FlowLoads(
         flows=flows,
@@ -184,3 +180,9 @@ async def open_flow_loads(node: Node, handlers: FlowHandlers, engine: JobsEngine
         desk=desk,
         service=DeskService("flow", desk, node.connection, node.stop),
     )
+
+
+async def _begun(node: Node, keys: Sequence[str]) -> Gathered:
+    """Ask all live nodes what they began lately under these keys of rates."""
+    until_s = last_second(node.rates.clock.now_ms())
+    return await gather_begun(node.connection, node.members.live, keys, until_s=until_s, seconds=SECONDS)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from actors.batch.desk import BatchDesk
 from actors.batch.instances import InstanceExists
 from actors.batch.rules.refusals import BatchRefused
-from actors.batch.tasks import Tasks, UnknownTask
+from actors.batch.tasks import START_IT, Tasks, UnknownTask
 from actors.fetch.ledgers import Ledgers, MissingLedger
 from actors.fetch.rules import steering
 from actors.fetch.rules.ledger import Ledger
@@ -20,7 +20,7 @@ from actors.jobs.rules.schedule_targets import TOPIC, Look, TargetJob, target_of
 from actors.jobs.schedule_desk import IsShown
 from actors.jobs.worker.handler import Handler
 from actors.jobs.worker.job import Bury, Job, Retry
-from actors.runtime.rules.setting_values import near
+from actors.runtime.rules.setting_values import near_or
 from streams.buckets.files import FileTooLarge
 from streams.errors import MalformedSubject
 
@@ -36,17 +36,15 @@ def accepts(batches: BatchDesk, tasks: Tasks, sources: Sources) -> Callable[[Sch
     def accept(wanted: Schedule, is_shown: IsShown) -> None:
         job = target_of(wanted, "topic.name", "name", 1_000)
         if job.look is not None and _key(job.look) not in sources:
-            close = near(wanted.source, filter(is_shown, map(str, sources.known())))
-            hint = f"did you mean {close}?" if close else "`penstock sources list` shows all"
+            shown = filter(is_shown, map(str, sources.known()))
+            hint = near_or(wanted.source, shown, "`penstock sources list` shows all")
             raise BadRecurrence("source", wanted.source, "there is no such source", hint)
         if job.batch is None:
             return
         try:
             batches.new.check(job.batch, has_file=False)
         except UnknownTask as error:
-            close = near(wanted.batch, filter(is_shown, tasks.known()))
-            hint = "start the application that serves it, or see `penstock batch tasks`"
-            hint = f"did you mean {close}?" if close else hint
+            hint = near_or(wanted.batch, filter(is_shown, tasks.known()), START_IT)
             raise BadRecurrence("batch", wanted.batch, "there is no such task", hint) from error
         except (BatchRefused, FileTooLarge, MalformedSubject) as error:
             raise BadRecurrence("body", str(error), "is not what the batch takes", "correct it") from error

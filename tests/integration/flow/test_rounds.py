@@ -187,7 +187,7 @@ class Topics(NoRows, Followed):
         super().__init__(first)
         self.counted: list[list[str]] = []
 
-    async def in_flight(self, flows: Sequence[str]) -> list[tuple[int, int]]:
+    async def loaded_many(self, flows: Sequence[str]) -> list[tuple[int, int]]:
         self.counted.append(list(flows))
         return [(int(flow.removeprefix("pay") or 0), 5) for flow in flows]
 
