@@ -286,7 +286,7 @@ class _Asking:
             elif loaded.is_short or loaded.new < quota:
                 self.short.add(shard)
 
-        began_s = monotonic_s()
+        began_s, left = monotonic_s(), ""
         async with anyio.create_task_group() as tasks:
             for number, (shard, quota) in enumerate(quotas.items()):
                 wait_s = began_s + spread_s * number / len(quotas) - monotonic_s()
@@ -294,7 +294,11 @@ class _Asking:
                     with anyio.move_on_after(wait_s):
                         await self._stop.wait()
                 await places.acquire()  # before the task is made: ten thousand at once hold up the loop
+                if not self._goes_on(deadline_s):  # a task for each of ten thousand takes as long as some rounds
+                    left = shard
+                    break
                 tasks.start_soon(ask, shard, quota)
+        self.not_asked = self.not_asked or left
 
     async def _answer(self, shard: str, quota: int, deadline_s: float) -> ShardLoaded | None:
         """Return the reply of a node of the shard's group. While the flow is paused, none is asked. None: there was no
