@@ -101,11 +101,12 @@ class RoundReport(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class FlowProgress(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How far a flow is. `first`: the number of the shard that gets the next remainder. `every_ms`: the interval now.
-    `names`: of the shards that `split` named last. Empty: none yet, or too many to store. `rounds`: the latest ones,
-    the oldest first."""
+    """How far a flow is. `first`: the number of the shard that gets the next remainder. `least`: for how many rows a
+    shard is asked at least, while there are others to ask later. `every_ms`: the interval now. `names`: of the shards
+    that `split` named last. Empty: none yet, or too many to store. `rounds`: the latest ones, the oldest first."""
 
     first: int = 0
+    least: Annotated[int, Meta(ge=1)] = 1
     every_ms: int = 0
     names: tuple[str, ...] = ()
     shards: dict[str, ShardState] = {}

@@ -22,7 +22,7 @@ import msgspec
 from actors.flow.flows import MOST_PAST, FlowLimits, FlowProgress, Flows, RoundReport, ShardState, interval_ms
 from actors.flow.handler import FlowContext, FlowHandler, StillRunning, reason_of
 from actors.flow.rules.groups import split_shards
-from actors.flow.rules.quotas import deal, missing, next_every_ms, next_first, shards_of, spread_s, target
+from actors.flow.rules.quotas import deal, missing, next_every_ms, next_first, next_least, shards_of, spread_s, target
 from actors.runtime.bounds import Anywhere, WorkBounds
 from actors.runtime.logs import fields
 from actors.runtime.measures import Measures
@@ -151,7 +151,8 @@ class Rounds:
         mine = [shard for shard in shards if (not limits.groups or shard in groups) and shard not in busy]
         asked = missing(wanted, in_flight, waiting, most=limits.most_in_flight)
         zone, is_paused = self._bounds.zone_of(limits.zone) or "", partial(self._rows.is_paused, flow)
-        asking = _Asking(self._connection, flow, groups, states, self._clock, zone, is_paused, self._stop)
+        least = progress.least
+        asking = _Asking(self._connection, flow, groups, states, self._clock, zone, is_paused, self._stop, least=least)
         spread = spread_s(rate, every_ms, in_flight)
         deadline_s = began_s + max(LEAST_S, every_ms / 1000)
         await asking.ask(mine, asked, progress.first, spread_s=spread, deadline_s=deadline_s, limits=limits)
@@ -203,11 +204,12 @@ def _after(
         made.every_ms, limits.every_ms, limits.longest_ms, asked=made.asked, new=made.new, was_empty=made.in_flight == 0
     )
     kept = {shard: state for shard, state in asking.states.items() if state != ShardState()}
-    first = next_first(made.asked, len(mine), progress.first)
+    first = next_first(made.asked, len(mine), progress.first, progress.least)
+    least = next_least(progress.least, is_cut=bool(asking.not_asked))
     if asking.not_asked:  # else the same shards would be left out each time
         first = mine.index(asking.not_asked)
     names = tuple(shards) if sum(map(len, shards)) <= MOST_NAMES else ()
-    return _noted(progress, made, first=first, every_ms=every_ms, shards=kept, names=names)
+    return _noted(progress, made, first=first, least=least, every_ms=every_ms, shards=kept, names=names)
 
 
 def _noted(progress: FlowProgress, made: RoundReport, **changes: object) -> FlowProgress:
@@ -227,8 +229,11 @@ class _Asking:
         zone: str = "",
         is_paused: Callable[[], bool] = lambda: False,
         stop: anyio.Event | None = None,
+        *,
+        least: int = 1,
     ) -> None:
         self._stop = stop or anyio.Event()
+        self._least = least
         self._connection = connection
         self._flow = flow
         self._groups = groups
@@ -248,7 +253,7 @@ class _Asking:
         Nothing more is asked once the node stops."""
         open_shards, left = list(shards), total
         while open_shards and left > 0 and self._goes_on(deadline_s):
-            quotas = deal(left, open_shards, first)
+            quotas = deal(left, open_shards, first, self._least)
             before = self.new
             await self._ask_all(quotas, spread_s, deadline_s, limits)
             spread_s = 0.0

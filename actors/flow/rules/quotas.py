@@ -34,20 +34,36 @@ def spread_s(rate: float, every_ms: int, in_flight: int) -> float:
     return min(SPREAD * every_ms / 1000, in_flight / rate) if rate else 0.0
 
 
-def deal(total: int, shards: Sequence[str], first: int) -> dict[str, int]:
-    """Deal `total` rows over the shards. No two differ by more than one, the sum is `total`, and nobody gets one that
-    is not there: with more shards than rows, the rows go to the shards from `first` on. Shards without any are left
-    out."""
+def deal(total: int, shards: Sequence[str], first: int, least: int = 1) -> dict[str, int]:
+    """Deal `total` rows over the shards. No two of those that get any differ by more than one, the sum is `total`, and
+    nobody gets one that is not there: if there is less than `least` for each shard, the rows go to the shards from
+    `first` on. Shards without any are left out."""
     if not shards or total <= 0:
         return {}
-    each, rest = divmod(total, len(shards))
-    turned = [shards[(first + at) % len(shards)] for at in range(len(shards))]
-    return {shard: each + (at < rest) for at, shard in enumerate(turned) if each + (at < rest)}
+    count = _taking(total, len(shards), least)
+    each, rest = divmod(total, count)
+    turned = [shards[(first + at) % len(shards)] for at in range(count)]
+    return {shard: each + (at < rest) for at, shard in enumerate(turned)}
 
 
-def next_first(total: int, count: int, first: int) -> int:
+def next_first(total: int, count: int, first: int, least: int = 1) -> int:
     """Return where the next deal begins, so that all shards get the remainders in turn. `count`: of the shards."""
-    return (first + total) % count if count else 0
+    if not count or total <= 0:
+        return first % count if count else 0
+    taking = _taking(total, count, least)
+    return (first + (taking if taking < count else total)) % count
+
+
+def next_least(least: int, *, is_cut: bool) -> int:
+    """Return how many rows the next round asks a shard for at least. A request to load costs as much as dozens of rows.
+    So a round that had no time for all its shards (`is_cut`) is followed by one that asks fewer of them for more, and
+    the others have their turn after that. Otherwise it falls by an eighth, to one in the end."""
+    return min(MOST_LEAST, least * 4) if is_cut else least - (least + 6) // 8
+
+
+def _taking(total: int, count: int, least: int) -> int:
+    """Return how many shards get rows."""
+    return min(count, max(1, total // least))
 
 
 def next_every_ms(every_ms: int, shortest_ms: int, longest_ms: int, *, asked: int, new: int, was_empty: bool) -> int:
@@ -87,5 +103,6 @@ COMES_AGAIN_MS = 3_000
 FIRST_ROWS_MS = 1_000
 """How long a round takes until its first rows are there."""
 SPREAD = 0.6
+MOST_LEAST = 128
 LONGEST_SHARD = 64
 MOST_SHARDS = 10_000

@@ -12,6 +12,7 @@ from actors.flow.rules.quotas import (
     missing,
     next_every_ms,
     next_first,
+    next_least,
     shards_of,
     spread_s,
     target,
@@ -21,11 +22,11 @@ from streams.topology.specs import job_ack_wait_s
 names = st.lists(st.text("abcdef0123", min_size=1, max_size=5), min_size=1, max_size=60, unique=True)
 
 
-@given(st.integers(0, 10_000), names, st.integers(0, 1_000))
-def test_all_rows_are_dealt_and_no_row_more(total: int, shards: list[str], first: int) -> None:
-    quotas = deal(total, shards, first)
+@given(st.integers(0, 10_000), names, st.integers(0, 1_000), st.integers(1, 200))
+def test_all_rows_are_dealt_and_no_row_more(total: int, shards: list[str], first: int, least: int) -> None:
+    quotas = deal(total, shards, first, least)
     assert sum(quotas.values()) == total
-    assert min(quotas.values(), default=1) >= 1
+    assert min(quotas.values(), default=1) >= min(1 if total >= len(shards) * least else least, max(1, total))
     assert quotas.keys() <= set(shards)
 
 
@@ -46,6 +47,28 @@ def test_over_the_rounds_all_shards_get_the_same(totals: list[int], count: int) 
         first = next_first(total, count, first)
     assert sum(got.values()) == sum(totals)
     assert max(got.values()) - min(got.values()) <= 1
+
+
+@given(st.integers(1, 200), st.integers(1, 40), st.integers(1, 100))
+def test_all_shards_have_their_turn_however_many_rows_each_is_asked_for(total: int, count: int, least: int) -> None:
+    shards, first, got = [f"s{n}" for n in range(count)], 0, set[str]()
+    for _ in range(count):
+        got.update(deal(total, shards, first, least))
+        first = next_first(total, count, first, least)
+    assert got == set(shards)
+
+
+def test_a_round_that_is_cut_is_followed_by_one_with_fewer_requests_and_the_way_back_is_slower() -> None:
+    least, seen = 1, list[int]()
+    for is_cut in (True, True, False, False, True, True, True):
+        least = next_least(least, is_cut=is_cut)
+        seen.append(least)
+    assert seen == [4, 16, 14, 12, 48, 128, 128]
+    rounds = 0
+    while least > 1:
+        least, rounds = next_least(least, is_cut=False), rounds + 1
+    assert rounds < 40
+    assert next_least(1, is_cut=False) == 1
 
 
 def test_fewer_rows_than_shards_are_not_one_for_each() -> None:
