@@ -165,6 +165,8 @@ class PlatformSession:
         self._clock = clock
         self._clocks = clocks
         self._has_asked = False
+        self._trouble: Trouble | None = None
+        """What the request met that is to be sent again."""
         self._renewals = 0
         self._has_others = True
         self._status = 0
@@ -186,6 +188,7 @@ class PlatformSession:
             wait_ms = wait_of(answer, self._work.settings, tried)
             if wait_ms > IN_PLACE_MS or tried == IN_PLACE_TRIES:
                 raise Stopped(self._ending(answer))
+            self._trouble = answer
             await anyio.sleep(wait_ms / 1000)
         raise AssertionError("count() does not end")
 
@@ -347,6 +350,7 @@ class PlatformSession:
             wait_ms = wait_of(trouble, self._work.settings, tried)
             if wait_ms > IN_PLACE_MS or tried == IN_PLACE_TRIES:
                 raise Stopped(self._ending(trouble))
+            self._trouble = trouble
             await anyio.sleep(wait_ms / 1000)
         raise AssertionError("count() does not end")
 
@@ -367,7 +371,8 @@ class PlatformSession:
 
     async def _pace(self, *, is_detail: bool) -> None:
         """Wait for our own rate. Before the first request a long wait gives the slice back, so that other sources can
-        use the place. After it, only a narrower window would need fewer requests."""
+        use the place. A request that is sent again ends with what it met, and after a renewed login gives the slice
+        back. In place of any other only a narrower window would need fewer requests."""
         left_ms = self._time.left_ms if self._has_asked else min(IN_PLACE_MS, self._time.left_ms)
         source, settings, rates = self._work.source, self._work.settings, self._adapter.declaration.rate
         if self._learned is not None:
@@ -379,9 +384,11 @@ class PlatformSession:
                 while (wait_ms := spending.take(most_ms=left_ms)) > 0:
                     left_ms -= await self._time.wait(wait_ms, spending.wait)
         except TooSlow as error:
-            is_wide = self._has_asked and error.is_known
+            if self._trouble is not None and not isinstance(self._trouble, Renewed):
+                raise Stopped(self._ending(self._trouble)) from None
+            is_wide = self._has_asked and error.is_known and self._trouble is None
             raise Stopped(TooWide(str(error)) if is_wide else NotNow(str(error), error.wait_ms)) from None
-        self._has_asked = True
+        self._has_asked, self._trouble = True, None
 
     async def _log_in(self, said: str) -> Later | Renewed:
         """Get new credentials, a few times between two good responses. `said`: why the old ones are refused. New

@@ -16,7 +16,7 @@ from platforms.mall.faults import FaultName
 from platforms.mall.server import Mall
 from streams.backoff import Backoff
 from streams.link.connection import Connection
-from streams.messages.fetch import HoleMade, SliceCompleted, SliceFailed, SourceDown, SourceUp
+from streams.messages.fetch import HoleMade, SliceCompleted, SliceFailed, SliceSplit, SourceDown, SourceUp
 from streams.publish.publisher import Publisher
 from tests.support.engine import (
     QUICK,
@@ -90,6 +90,23 @@ async def test_a_platform_that_is_away_costs_no_attempt_and_is_read_on_by_itself
     assert {event.attempt for event in heard.of(SliceCompleted)} == {1}
     assert all(event.reason for event in heard.of(SliceFailed))
     assert await stored_versions(connection, SHOP) == truth_of(mall, "s1")
+
+
+async def test_a_first_error_at_a_slow_rate_is_told_as_it_is_and_halves_no_window(
+    connection: Connection, publisher: Publisher
+) -> None:
+    """The next request has to wait for our own rate, for longer than the attempt may."""
+    async with (
+        a_mall(ago_ms=PAST_MS) as mall,
+        running_node(connection, publisher) as node,
+        hearing(connection) as heard,
+    ):
+        mall.dealer.set(faults("error"))
+        await add_shop(connection, publisher, mall, SHOP, rate=0.001, burst=1, concurrency=1)
+        (ledger,) = await each_when(node, [SHOP], lambda ledger: ledger.outage is not None)
+    assert ledger.outage is not None
+    assert "could not answer and may later (HTTP 500)" in ledger.outage.reason
+    assert heard.of(SliceSplit) == []
 
 
 async def test_one_notice_says_that_the_shops_of_a_platform_are_down_and_one_that_it_is_over_whoever_leads(
