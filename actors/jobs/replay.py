@@ -28,14 +28,15 @@ PAGE = 256
 
 
 class ReplayedJob(NamedTuple):
-    """The result of one dead letter. With `is_done` it is gone from the stream. `error`: why its job is not stored, or
-    not known to be."""
+    """The result of one dead letter. With `is_done` it is gone from the stream. `is_own`: this call removed it, and
+    not another that sent it at the same time. `error`: why its job is not stored, or not known to be."""
 
     seq: int
     id: str
     is_done: bool
     what: str
     error: StreamError | None = None
+    is_own: bool = True
 
 
 class JobReplay:
@@ -60,26 +61,26 @@ class JobReplay:
                     break
                 page.append(entry)
                 if len(page) == min(PAGE, most - kicked):
-                    kicked += await self._kick(page)
+                    kicked += sum(again.is_own for again in await self._kick(page))
                     page = []
-            kicked += await self._kick(page[: most - kicked])
+            kicked += sum(again.is_own for again in await self._kick(page[: most - kicked]))
         return kicked
 
     async def kick_one(self, topic: str, job_id: str, mark: Past = NO_MARK) -> bool:
-        """Send the last dead letter of a job again. Return False if there is none, or another job has its id. `mark`:
-        of this kick, which the job keeps. Raises as `kick`."""
+        """Send the last dead letter of a job again. Return False if there is none, or another job has its id. Each who
+        kicks one job at the same time gets True. `mark`: of this kick, which the job keeps. Raises as `kick`."""
         subject = self._namespace.dead(ENGINE, topic, token_of(job_id))
         entry = await last_entry(self._connection, self._stream, subject)
-        return entry is not None and await self._kick([entry], mark) > 0
+        return entry is not None and len(await self._kick([entry], mark)) > 0
 
-    async def _kick(self, entries: Sequence[LogEntry], mark: Past = NO_MARK) -> int:
-        """Send those dead letters again that are still there. Return how many are sent. Raises the error of one whose
+    async def _kick(self, entries: Sequence[LogEntry], mark: Past = NO_MARK) -> list[ReplayedJob]:
+        """Send those dead letters again that are still there. Return those that are sent. Raises the error of one whose
         job could not be stored, OutcomeUnknown if others are sent."""
         replayed = await self.send_again(await still_there(self._connection, self._stream, entries), mark)
-        kicked = sum(again.is_done for again in replayed)
+        kicked = [again for again in replayed if again.is_done]
         errors = [again.error for again in replayed if again.error is not None]
         if errors:
-            with unknown_once(lambda: kicked > 0, self._stream):
+            with unknown_once(lambda: len(kicked) > 0, self._stream):
                 raise next((error for error in errors if isinstance(error, OutcomeUnknown)), errors[0])
         return kicked
 
@@ -108,10 +109,11 @@ class JobReplay:
         answers = await self._store.add_many([(job, "keep") for _, job in jobs]) if jobs else []
         for (seq, job), answer in zip(jobs, answers, strict=True):
             replayed[seq] = await self._judge(seq, job, answer)
+        done = [again.seq for again in replayed.values() if again.is_done]
         with unknown_once(lambda: True, self._stream):
-            await delete_entries(
-                self._connection, self._stream, [again.seq for again in replayed.values() if again.is_done]
-            )
+            were_there = await delete_entries(self._connection, self._stream, done)
+        for seq, is_own in zip(done, were_there, strict=True):
+            replayed[seq] = replayed[seq]._replace(is_own=is_own)
         return [replayed[entry.seq] for entry in entries]
 
     async def _judge(self, seq: int, job: JobRecord, answer: Stored | Clash | StreamError) -> ReplayedJob:

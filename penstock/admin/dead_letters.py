@@ -232,6 +232,6 @@ def _letter(entry: LogEntry) -> DeadLetterEntry:
         return DeadLetterEntry(*entry, None, str(error))
 
 
-async def drop(records: Records, *seqs: int) -> int:
-    """Remove dead letters for good. Return how many were there."""
+async def drop(records: Records, *seqs: int) -> list[bool]:
+    """Remove dead letters for good. Return for each whether it was there."""
     return await delete_entries(records.connection, records.namespace.stream("DEAD"), seqs)

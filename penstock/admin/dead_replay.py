@@ -58,30 +58,35 @@ class Replayer:
 
     async def replay(self, letters: Sequence[DeadLetterEntry]) -> list[Replayed]:
         """Send the dead letters again that are still there, and remove those that were sent. Return the result of each.
-        A dead letter that cannot be sent stays, and its result says why."""
+        One that another caller has removed by then has none here: of many who send it, one has it. A dead letter that
+        cannot be sent stays, and its result says why."""
         letters = await still_there(self._records.connection, self._records.namespace.stream("DEAD"), letters)
         plans = {each.seq: _plan_of(each) for each in letters}
         jobs = [each for each in letters if isinstance(plans[each.seq], Requeue)]
         told = {each.seq: each for each in (await self._requeue(jobs) if jobs else ())}
         told |= {each.seq: each for each in await self._publish(letters, plans)}
         for each in letters:
-            if each.seq not in told:
-                told[each.seq] = await self._one(each, plans[each.seq])
-        return [told[each.seq] for each in letters]
+            match plans[each.seq]:
+                case Redrive() | Cannot() as steps:
+                    told |= {one.seq: one for one in await self._removed([await self._one(each, steps)])}
+        return [told[each.seq] for each in letters if each.seq in told]
 
-    async def _one(self, letter: DeadLetterEntry, steps: Plan) -> Replayed:
+    async def _removed(self, told: Sequence[Replayed]) -> list[Replayed]:
+        """Remove the letters that are done. Return the results without those that another caller has removed."""
+        done = [each.seq for each in told if each.is_done]
+        were_there = dict(zip(done, await drop(self._records, *done), strict=True))
+        return [each for each in told if were_there.get(each.seq, True)]
+
+    async def _one(self, letter: DeadLetterEntry, steps: Redrive | Cannot) -> Replayed:
         match steps:
             case Redrive(source=source, slice_id=slice_id):
                 try:
                     what = await _redrive(self._records, source, slice_id, self._by)
                 except PenstockError as error:
                     return Replayed(letter.seq, letter.names[2], False, str(error))
-                await drop(self._records, letter.seq)
                 return Replayed(letter.seq, letter.names[2], True, what)
             case Cannot(why=why):
                 return Replayed(letter.seq, letter.names[2], False, why)
-            case _:
-                raise AssertionError("these go together")
 
     async def _publish(self, letters: Sequence[DeadLetterEntry], plans: Mapping[int, Plan]) -> list[Replayed]:
         """Publish those that are orders or submissions, one behind the other without waiting, and remove those that
@@ -102,13 +107,12 @@ class Replayer:
                 told.append(Replayed(each.seq, each.names[2], False, str(outcome)))
             else:
                 told.append(Replayed(each.seq, each.names[2], True, f"{message.what} {outcome.seq}"))
-        await drop(self._records, *(each.seq for each in told if each.is_done))
-        return told
+        return await self._removed(told)
 
     async def _requeue(self, letters: Sequence[DeadLetterEntry]) -> list[Replayed]:
         entries = [LogEntry(each.seq, each.subject, each.stored_ms, each.payload) for each in letters]
         again = await (await self._opened()).send_again(entries)
-        return [Replayed(each.seq, each.id, each.is_done, each.what) for each in again]
+        return [Replayed(each.seq, each.id, each.is_done, each.what) for each in again if each.is_own]
 
     async def _opened(self) -> JobReplay:
         """Return the JobReplay. Jobs are due by the server's clock, so that is measured first."""

@@ -197,7 +197,7 @@ async def _replay(
     A hole is read again, an order goes to the sinks again, a job is due now with all its attempts."""
     which = _filter(engine, name, reason, older_than, newer_than)
     _check_choice(seqs, which, all_=all_)
-    done = tried = 0
+    done = tried = gone = 0
     kept: list[Replayed] = []
     async with call.session() as session:
         from penstock.admin.dead_replay import Replayer
@@ -205,11 +205,13 @@ async def _replay(
 
         records = Records(session)
         replayer = Replayer(records, by=who(by))
-        call.if_stopped(lambda: _so_far("sent again", done, tried - len(kept)), is_for_errors=True)
+        call.if_stopped(lambda: _so_far("sent again", done, tried - len(kept) - gone), is_for_errors=True)
         with progress("replaying") as advance:
             async for letters, share in _paced(_chosen(records, seqs, which), rate):
                 tried += len(letters)
-                for told in await replayer.replay(letters):
+                answers = await replayer.replay(letters)
+                gone += len(letters) - len(answers)
+                for told in answers:
                     done += told.is_done
                     if not told.is_done:
                         kept.append(told)
@@ -217,8 +219,9 @@ async def _replay(
                     elif seqs:
                         call.out.say(f"{told.seq}: {told.what}")
                 advance(share)
-    call.out.say(f"{done} sent again, {len(kept)} left as they are")
-    call.out.result({"replayed": done, "kept": [msgspec.to_builtins(each) for each in kept]})
+    others = f", {gone} gone meanwhile: another caller sent them again or dropped them" if gone else ""
+    call.out.say(f"{done} sent again, {len(kept)} left as they are{others}")
+    call.out.result({"replayed": done, "gone": gone, "kept": [msgspec.to_builtins(each) for each in kept]})
     if kept:
         raise typer.Exit(1)
 
@@ -281,7 +284,7 @@ async def _drop(
         with progress("dropping") as advance:
             async for letters, share in _grouped(_chosen(records, seqs, which), MOST_AT_ONCE):
                 tried += len(letters)
-                dropped += await drop(records, *(each.seq for each in letters))
+                dropped += sum(await drop(records, *(each.seq for each in letters)))
                 advance(share)
     call.out.say(f"{dropped} dropped")
     call.out.result({"dropped": dropped})

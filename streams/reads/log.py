@@ -181,9 +181,11 @@ async def delete_entry(connection: Connection, stream: str, seq: int, *, erase: 
     return answer is not None
 
 
-async def delete_entries(connection: Connection, stream: str, seqs: Iterable[int], *, erase: bool = False) -> int:
-    """Remove messages for good, some at a time. Return how many were there. One of which it is not known is looked
-    for. `erase`: as above."""
+async def delete_entries(
+    connection: Connection, stream: str, seqs: Iterable[int], *, erase: bool = False
+) -> list[bool]:
+    """Remove messages for good, some at a time. Return for each whether it was there. One of which it is not known is
+    looked for, and was if it is gone. `erase`: as above."""
 
     async def delete(seq: int) -> bool:
         try:
@@ -193,7 +195,7 @@ async def delete_entries(connection: Connection, stream: str, seqs: Iterable[int
                 raise
             return True
 
-    return sum(await _for_each(list(seqs), delete))
+    return await _for_each(list(seqs), delete)
 
 
 async def _for_each(things: Sequence[T], call: Callable[[T], Awaitable[R]]) -> list[R]:

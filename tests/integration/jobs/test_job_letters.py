@@ -1,5 +1,6 @@
 """Dead letters of jobs on a real server: one letter an end, and round again as a new epoch, past crashes in between."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import NamedTuple
 
@@ -191,6 +192,12 @@ async def test_a_topic_is_kicked_oldest_first_and_no_further_than_asked(ground: 
     assert await ground.replay.kick("mail", 1000) == 0
     assert (await ground.store.count("mail")).ready == 9
     assert [job_of(decode_dead_letter(entry.payload)).topic for entry in await ground.letters()] == ["other"]
+
+
+async def test_of_many_who_kick_a_topic_at_the_same_time_one_counts_each_job(ground: Ground) -> None:
+    await ground.bury(*(dead_job(f"o{at}") for at in range(60)))
+    counts = await asyncio.gather(*(ground.replay.kick("mail", 1000) for _ in range(3)))
+    assert (sum(counts), (await ground.store.count("mail")).ready) == (60, 60)
 
 
 async def test_a_letter_that_was_dropped_after_it_was_read_is_not_sent(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
 import pytest
 from msgspec import Raw
@@ -11,7 +12,7 @@ from msgspec import Raw
 from actors.jobs.dead_letters import Burial, write_dead_letters
 from actors.jobs.store import JobStore
 from penstock.admin.dead_letters import DeadLetterEntry, Filter, dead_letters, drop
-from penstock.admin.dead_replay import Replayer
+from penstock.admin.dead_replay import Replayed, Replayer
 from penstock.cli.dead import _paced, _so_far
 from streams.clock import SYSTEM, monotonic_s, now_ms
 from streams.messages.fetch import DeadLetter, encode
@@ -63,7 +64,7 @@ async def test_jobs_are_chosen_by_topic_and_reason_and_go_round_again(cli: Comma
     assert [letter["id"] for letter in some] == ["a", "b", "d"]
     told = (await cli("dead", "replay", "--all", "--name", "mail", "--reason", "HTTP", "--json")).ok().json()
     assert (told, await ready(cli), await ready(cli, "sms"), await left(cli)) == (
-        {"replayed": 2, "kept": []},
+        {"replayed": 2, "gone": 0, "kept": []},
         2,
         0,
         2,
@@ -76,7 +77,7 @@ async def test_jobs_are_chosen_by_topic_and_reason_and_go_round_again(cli: Comma
 async def test_hundreds_go_round_again(cli: CommandLine) -> None:
     await bury(cli, *(("mail", str(number), "HTTP 500") for number in range(300)))
     told = (await cli("dead", "replay", "--all", "--name", "mail", "--json")).ok().json()
-    assert (told, await left(cli)) == ({"replayed": 300, "kept": []}, 0)
+    assert (told, await left(cli)) == ({"replayed": 300, "gone": 0, "kept": []}, 0)
     assert await ready(cli) == 300
 
 
@@ -134,6 +135,34 @@ async def test_a_letter_that_was_dropped_meanwhile_is_not_sent(cli: CommandLine)
     assert ([each.id for each in told], await ready(cli), await left(cli)) == (["b"], 1, 0)
 
 
+async def test_of_many_who_send_the_same_letters_one_counts_each(cli: CommandLine) -> None:
+    await bury(cli, *(("mail", f"{at}", "x") for at in range(40)))
+    namespace, publisher = cli.records.namespace, cli.records.publisher
+    for at in range(40):
+        payload = Raw(b'{"topic":"mail","body":%d}' % at)
+        letter = DeadLetter(engine="submit", name="mail", id=str(at), reason="x", attempts=1, first_ms=1, body=payload)
+        await publisher.publish(namespace.dead("submit", "mail", str(at)), encode(letter))
+    letters = [letter async for letter in dead_letters(cli.records, Filter())]
+    told = await asyncio.gather(*(Replayer(cli.records, by=f"{at}").replay(letters) for at in range(3)))
+    assert sorted(each.seq for one in told for each in one if each.is_done) == [letter.seq for letter in letters]
+    assert (await ready(cli), await left(cli)) == (40, 0)
+
+
+async def test_who_replays_hears_which_letters_another_took(cli: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
+    await bury(cli, ("mail", "a", "x"), ("mail", "b", "x"))
+    replay = Replayer.replay
+
+    async def late(self: Replayer, letters: Sequence[DeadLetterEntry]) -> list[Replayed]:
+        await drop(cli.records, letters[0].seq)
+        return await replay(self, letters)
+
+    monkeypatch.setattr(Replayer, "replay", late)
+    told = (await cli("dead", "replay", "--all")).ok().out
+    assert (
+        told == "1 sent again, 0 left as they are, 1 gone meanwhile: another caller sent them again or dropped them\n"
+    )
+
+
 async def test_letters_go_no_faster_than_the_rate(cli: CommandLine) -> None:
     await bury(cli, *(("mail", str(at), "x") for at in range(45)))
     began_s = monotonic_s()
@@ -184,4 +213,4 @@ async def test_hundreds_of_submissions_go_round_again_in_their_order(cli: Comman
     stream, pattern = namespace.stream("SUBMIT"), namespace.pattern("submit", ">")
     sent = [entry.payload async for entry in read_log(cli.records.connection, stream, pattern)]
     assert sent == [b'{"topic":"mail","body":%d}' % at for at in range(300)]
-    assert (told, await left(cli)) == ({"replayed": 300, "kept": []}, 0)
+    assert (told, await left(cli)) == ({"replayed": 300, "gone": 0, "kept": []}, 0)
