@@ -17,6 +17,7 @@ from hashlib import blake2b, scrypt
 from typing import NamedTuple
 
 import anyio
+import anyio.to_thread
 import msgspec
 from nacl.exceptions import CryptoError
 from nacl.secret import SecretBox
@@ -94,7 +95,7 @@ class Grants:
                 await self._store(source, claimed, SealedGrant(claimed.record.sealed))
             raise
         with anyio.CancelScope(shield=True):
-            await self._store(source, claimed, SealedGrant(_seal(account, values)))
+            await self._store(source, claimed, SealedGrant(await anyio.to_thread.run_sync(_seal, account, values)))
         return values
 
     async def _read(self, source: SourceKey, account: Account) -> _Found:
@@ -105,7 +106,8 @@ class Grants:
             record = msgspec.json.decode(entry.value, type=SealedGrant)
         except msgspec.DecodeError:
             record = SealedGrant()
-        return _Found(entry.revision, record, _open(account, record.sealed))
+        values = await anyio.to_thread.run_sync(_open, account, record.sealed)
+        return _Found(entry.revision, record, values)
 
     async def _claim(self, source: SourceKey, found: _Found) -> _Found | None:
         """Claim the record. None: another node was first."""
@@ -148,5 +150,5 @@ def _text(account: Account) -> bytes:
 
 @lru_cache(maxsize=256)
 def _secret(text: bytes) -> bytes:
-    """Return the key. It is slow on purpose: an account's password may be short."""
+    """Return the key. It is slow on purpose, since an account's password may be short: a thread makes it."""
     return scrypt(text, salt=b"penstock login", n=1 << 14, r=8, p=1, dklen=SecretBox.KEY_SIZE)
