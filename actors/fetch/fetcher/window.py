@@ -17,7 +17,7 @@ import msgspec
 from msgspec.structs import replace
 
 from actors.fetch.budget import Budgets, TooSlow
-from actors.fetch.digests import CONTENTS_MS, Digests
+from actors.fetch.digests import Digests
 from actors.fetch.fetch_events import late_orders, slice_completed
 from actors.fetch.fetcher.clocks import PlatformClocks
 from actors.fetch.fetcher.decisions import (
@@ -41,10 +41,9 @@ from actors.fetch.fetcher.decisions import (
 from actors.fetch.fetcher.logins import Logins
 from actors.fetch.fetcher.obeying import Obeying
 from actors.fetch.fetcher.prefetch import Prefetching
+from actors.fetch.fetcher.read_before import ReadBefore
 from actors.fetch.fetcher.rows import (
     NewContents,
-    NewVersions,
-    RecentSources,
     pages_of,
     row_dead_letter,
     shortness,
@@ -55,9 +54,7 @@ from actors.fetch.fetcher.unfinished import Batch, UnfinishedReading, Unfinished
 from actors.fetch.grants import Grants
 from actors.fetch.learning import LearnedLimits
 from actors.fetch.ledgers import BrokenLedger, Contended, Ledgers, MissingLedger
-from actors.fetch.rules.cutting import SWEEP
 from actors.fetch.rules.holding import had_readable
-from actors.fetch.rules.tuning import WIDE_MS
 from actors.fetch.sources import SourceKey, Sources, UnknownSource, UnusableSource
 from actors.runtime.actor import FATAL
 from actors.runtime.bounds import WorkBounds
@@ -70,7 +67,7 @@ from actors.runtime.rules.texts import span_text
 from actors.runtime.secrets import without_secrets
 from actors.runtime.tracing import traces
 from actors.runtime.transport import BadUrl, Transport
-from platforms.adapter import Adapter, BadRow, Declaration, Row
+from platforms.adapter import Adapter, BadRow, Row
 from platforms.bounds import Window
 from platforms.errors import BadDeclaration, BrokenContract, Unreadable
 from platforms.lists import begin_reading
@@ -98,8 +95,6 @@ STORE_AGAIN_MS = 5_000
 AVERAGED_OVER = 50
 CLOCKS_MS = 60_000
 """How far the platform's clock and ours may differ for `unsettled`. A wrong guess costs a repeat."""
-LOOK_KEPT_MS = 3_600_000
-"""How long a look remembers what looks at the same time have published."""
 MUST_NOT_EXIST = {"Nats-Expected-Last-Subject-Sequence": "0"}
 
 
@@ -140,7 +135,6 @@ class WindowReader:
         self._ledgers = ledgers
         self._sources = sources
         self._publisher = publisher
-        self._digests = digests
         self._budgets = budgets
         self._measures = measures
         self._namespace = namespace
@@ -149,7 +143,7 @@ class WindowReader:
         self._logins = Logins(sources, grants, transport, clock, self._clocks)
         self._kept = UnfinishedReadings()
         self._obeying = Obeying()
-        self._recent = RecentSources()
+        self._before = ReadBefore(digests, sources)
         self._last_sent_ms = 0
         self.orders_a_message = 1.0
         """How many orders a message of this node has carried lately, on average."""
@@ -179,7 +173,7 @@ class WindowReader:
             return 0
         part = replace(work, slice=replace(work.slice, end_ms=upto_ms))
         try:
-            await self._store_fresh(part, progress)
+            await self._before.store_fresh(part, progress)
             await self._store_events(part, progress.reading.result, progress.new_rows, progress.began_ms, is_whole=True)
         except FATAL:
             raise
@@ -188,21 +182,13 @@ class WindowReader:
             return 0
         return upto_ms
 
-    async def _store_fresh(self, work: ReadSlice, progress: UnfinishedReading) -> None:
-        """Keep which rows were published, for second looks and sweeps."""
-        declared, new = progress.adapter.declaration, progress.new
-        keep_ms = _keep_ms(work, declared)
-        if keep_ms and isinstance(new, NewVersions) and new.seen:
-            hashes = new.seen if _compares_all(work, declared) else new.fresh
-            await self._digests.put(work.source, work.slice, hashes, keep_ms=keep_ms)
-
     async def _remember(
         self, work: ReadSlice, progress: UnfinishedReading, outcome: Outcome, *, is_part: bool
     ) -> Outcome:
         """Keep what was read: contents for every later reading, and after trouble that may pass the reading itself.
         Return what the outcome is then. `is_part`: a part of the slice is complete, and its rest is another slice."""
         if isinstance(progress.new, NewContents) and progress.new.has_more and self._is_unchanged(work, progress):
-            await self._store_contents(work, progress, progress.new)
+            await self._before.store_contents(work, progress, progress.new)
         if is_part and isinstance(outcome, TimedOut | TooWide):
             return TimedOut(f"{outcome.reason}; the next attempt goes on from there", goes_on=True)
         if is_part:
@@ -211,17 +197,6 @@ class WindowReader:
         if isinstance(outcome, TimedOut | Failed | Missed | Throttled | NotNow):
             self._kept.keep(work, progress, self._clock.now_ms())
         return outcome
-
-    async def _store_contents(self, work: ReadSlice, progress: UnfinishedReading, new: NewContents) -> None:
-        """Store what the reading found under the fence of its first attempt, in place of what that attempt stored."""
-        keep_ms = _keep_ms(work, progress.adapter.declaration)
-        try:
-            await self._digests.put_contents(work.source, work.slice, progress.fence, new.stored, keep_ms=keep_ms)
-            new.has_more = False
-        except FATAL:
-            raise
-        except StreamError as error:  # it costs a repeat, which the store recognises
-            log.warning("digest.not_stored", extra=fields(source=str(work.source), error=str(error)))
 
     async def _outcome(self, work: ReadSlice, attempt: _Attempt) -> Outcome:
         timeout_s = work.settings.timeout_ms / 1000
@@ -284,7 +259,7 @@ class WindowReader:
         if progress.bad:
             await self._set_aside(work, progress.bad)
         reach("publish")
-        await self._store_fresh(work, progress)
+        await self._before.store_fresh(work, progress)
         short = shortness(reading.result, work.slice.short)
         await self._store_events(work, reading.result, progress.new_rows, started_ms, is_whole=short is None)
         reach("tell")
@@ -332,7 +307,7 @@ class WindowReader:
             checks_window=self._obeying.wants_check(work.source, adapter),
             page_sizes=self._obeying.page_sizes(work.source, adapter),
         )
-        new = await self._known(work, window, declared)
+        new = await self._before.known(work, window, declared)
         fence, began_ms = work.slice.fence, self._clock.now_ms()
         return UnfinishedReading(adapter, window, reading, new, fence=fence, record=record, began_ms=began_ms)
 
@@ -401,20 +376,6 @@ class WindowReader:
 
     def _is_unchanged(self, work: ReadSlice, progress: UnfinishedReading) -> bool:
         return self._sources.find(work.source) == progress.record
-
-    async def _known(self, work: ReadSlice, window: Window, declared: Declaration) -> NewVersions | NewContents:
-        """Return what tells new rows from those that earlier readings of the window published. Where versions have an
-        order, a first look needs none: stores know a version that comes again. After a rewind the tail publishes all
-        again, so for it only readings of its own epoch count."""
-        longest_ms, piece = _longest_ms(work, window, declared), work.slice
-        epoch = piece.epoch if piece.kind == "t" else 0
-        if not declared.is_version_ordered:
-            latest = await self._digests.contents(work.source, window, longest_ms=longest_ms, epoch=epoch)
-            life = self._sources.find(work.source), piece.epoch
-            return NewContents(latest, self._recent.of(work.source, life))
-        if work.slice.kind != "a" and not _compares_all(work, declared):
-            return NewVersions(set(), is_kept=_keep_ms(work, declared) > 0)
-        return NewVersions(await self._digests.known(work.source, window, longest_ms=longest_ms, epoch=epoch))
 
     def _step_ms(self, work: ReadSlice) -> int:
         try:
@@ -508,29 +469,6 @@ class WindowReader:
         for answer in await self._publisher.publish_many(messages):
             if isinstance(answer, Refused):
                 raise answer
-
-
-def _compares_all(work: ReadSlice, declared: Declaration) -> bool:
-    """Return whether the reading lists what was read before, so that only what differs is to be published."""
-    return work.slice.pass_name == SWEEP or work.slice.is_look or declared.window.bounds.lower == "absent"
-
-
-def _keep_ms(work: ReadSlice, declared: Declaration) -> int:
-    """Return how long later readings may compare with this one. 0: none does."""
-    sweep_ms = work.settings.sweep_ms or declared.sweep_ms
-    is_whole = declared.window.bounds.lower == "absent"
-    look_ms = LOOK_KEPT_MS if work.slice.is_look else 0
-    return max(*work.settings.looks_ms(declared.again_ms), 2 * sweep_ms, CONTENTS_MS if is_whole else 0, look_ms, 0)
-
-
-def _longest_ms(work: ReadSlice, window: Window, declared: Declaration) -> int:
-    """Return how long slices that touch the window may be."""
-    uncut_ms = max((stop_ms - start_ms for start_ms, stop_ms in declared.window.bounds.blurred), default=0)
-    if work.settings.slice_ms:
-        return max(work.settings.slice_ms, work.settings.again_slice_ms, 2 * uncut_ms)
-    if window.start_ms >= work.wide_ms:
-        return max(WIDE_MS, work.settings.again_slice_ms, 2 * uncut_ms)
-    return declared.window.longest_ms if declared.window.bounds.upper != "absent" else window.end_ms
 
 
 def widened(work: ReadSlice, overlap_ms: int) -> Window:
