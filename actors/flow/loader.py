@@ -33,7 +33,7 @@ from actors.flow.handler import (
     LoadedRow,
     StillRunning,
     reason_of,
-    rows_of,
+    rows_apart,
 )
 from actors.runtime.bounds import Anywhere, WorkBounds
 from actors.runtime.failpoints import reach
@@ -221,7 +221,7 @@ class Loader:
                 with anyio.fail_after(limit_ms / 1000):
                     zone = "" if handler.scope is None else handler.scope.zone
                     context = FlowContext(flow=handler.key, shard=ask.shard, after=done.after, zone=zone)
-                    loaded = rows_of(await handler.load(context, ask.shard, limit), ask.shard, epoch)
+                    loaded = await rows_apart(await handler.load(context, ask.shard, limit), ask.shard, epoch)
             loaded = self._in_region(ask.flow, loaded)
             rows, count, refused = loaded.rows, loaded.read, loaded.error
             if refused:

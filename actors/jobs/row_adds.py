@@ -6,8 +6,10 @@ leaves, tell the second (adds.py). Both hold for a minute or two, and within one
 under another epoch was read after all that the earlier one did.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 
+import anyio
 from msgspec import Raw
 from msgspec.structs import replace
 
@@ -19,10 +21,15 @@ from actors.runtime.tracing import traces
 from streams.clock import Clock, monotonic_s
 from streams.errors import StreamError
 from streams.link.connection import Connection
-from streams.messages.jobs import MACHINE_MADE, MOST_JOBS, FirstTry, NewJob
+from streams.messages.jobs import MACHINE_MADE, FirstTry, NewJob
 
 ADD_S = 10.0
-"""Seconds for one call."""
+"""Seconds for the rows of one part."""
+PART = 128
+"""Rows that are added together. To make their jobs takes a turn of the event loop of some milliseconds."""
+PLACES, PLACE = 64, 8
+"""Parts of one row that a node adds at the same time, and rows that need a place: 512 rows are on their way at most. A
+loader's ten thousands would fill the window of all that the node publishes, and its leases would end behind them."""
 NONCE = f"{MACHINE_MADE}row"
 
 
@@ -47,6 +54,8 @@ class RowAdds:
         self._topics = topics
         self._clock = clock
         self._admit = admit
+        self._line = anyio.Lock()
+        self._places = anyio.Semaphore(PLACES, fast_acquire=True)
 
     def since(self) -> Since:
         """Return the present moment."""
@@ -59,22 +68,43 @@ class RowAdds:
         new. False: it has a job, or had one of this epoch that ended since. Raises StoreFull."""
         self._admit("jobs")
         await self._topics.enlist(topic, "normal")
-        settings, now_ms = self._topics.current(topic), self._clock.now_ms()
         answers: list[bool | StreamError] = []
-        nonce, parent = f"{NONCE}{epoch or ''}", traces.current()
-        for start in range(0, len(rows), MOST_JOBS):
-            jobs = [
-                replace(
-                    make_job(
-                        NewJob(topic=topic, id=job_id, body=body, nonce=nonce, traceparent=parent),
-                        settings,
-                        now_ms=now_ms,
-                        fresh_id="",
-                    ),
-                    late_s=LATE_S,
-                )
-                for job_id, body in rows[start : start + MOST_JOBS]
-            ]
-            first = FirstTry(monotonic_s() - since[0], since[1])
-            answers += await self._store.add_absent(jobs, until_s=monotonic_s() + ADD_S, first=first)
+        for start in range(0, len(rows), PART):
+            part = rows[start : start + PART]
+            async with self._room(len(part)):
+                answers += await self._add_part(topic, part, since, epoch)
         return answers
+
+    async def _add_part(
+        self, topic: str, rows: Sequence[tuple[str, Raw]], since: Since, epoch: int
+    ) -> list[bool | StreamError]:
+        settings, now_ms = self._topics.current(topic), self._clock.now_ms()
+        nonce, parent = f"{NONCE}{epoch or ''}", traces.current()
+        jobs = [
+            replace(
+                make_job(
+                    NewJob(topic=topic, id=job_id, body=body, nonce=nonce, traceparent=parent),
+                    settings,
+                    now_ms=now_ms,
+                    fresh_id="",
+                ),
+                late_s=LATE_S,
+            )
+            for job_id, body in rows
+        ]
+        first = FirstTry(monotonic_s() - since[0], since[1])
+        return list(await self._store.add_absent(jobs, until_s=monotonic_s() + ADD_S, first=first))
+
+    @asynccontextmanager
+    async def _room(self, count: int) -> AsyncIterator[None]:
+        """Wait until so many rows may be on their way, first come first served."""
+        taken = 0
+        try:
+            async with self._line:
+                for _ in range(-(-count // PLACE)):
+                    await self._places.acquire()
+                    taken += 1
+            yield
+        finally:
+            for _ in range(taken):
+                self._places.release()

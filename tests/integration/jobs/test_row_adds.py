@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
+import anyio
 import pytest
 from anyio import fail_after
 from msgspec import Raw
@@ -16,6 +17,7 @@ from streams.link.connection import Connection
 from streams.subjects import token_of
 from tests.support.job_workers import Log, handler, opened_topics, until_gone, working
 from tests.support.jobs import TOPIC, Jobs, open_jobs
+from tests.support.loop_turns import longest_turn_ms
 
 
 @pytest.fixture
@@ -92,3 +94,43 @@ async def test_what_was_read_too_long_ago_is_not_added(jobs: Jobs) -> None:
         assert isinstance(answer, bool | OutcomeUnknown)
         with fail_after(60):
             assert (await jobs.store.find(TOPIC, "1") is None) == isinstance(answer, OutcomeUnknown)
+
+
+async def test_many_loads_of_many_rows_leave_the_loop_and_the_window_to_others(jobs: Jobs) -> None:
+    """A lease is renewed by the same loop and through the same window."""
+    async with adds(jobs) as door:
+        most = 0
+
+        async def watch() -> None:
+            nonlocal most
+            while True:
+                most = max(most, jobs.publisher.in_flight)
+                await anyio.lowlevel.checkpoint()
+
+        async def load(number: int) -> None:
+            taken = await door.add(TOPIC, rows(*(f"{number}-{at}" for at in range(2_000))), door.since())
+            assert taken == [True] * 2_000
+
+        async with longest_turn_ms() as longest_ms, anyio.create_task_group() as watching:
+            watching.start_soon(watch)
+            async with anyio.create_task_group() as loads:
+                for number in range(6):
+                    loads.start_soon(load, number)
+            watching.cancel_scope.cancel()
+            assert longest_ms() < 25
+        assert 0 < most <= 512, "of the 1,024 of the window"
+
+
+async def test_rows_of_a_load_that_is_cancelled_leave_their_places_to_others(jobs: Jobs) -> None:
+    async with adds(jobs) as door:
+        for _ in range(2):
+            with anyio.CancelScope() as scope:
+                async with anyio.create_task_group() as loads:
+                    for number in range(6):
+                        loads.start_soon(door.add, TOPIC, rows(*(f"{number}-{at}" for at in range(500))), door.since())
+                    with fail_after(30):
+                        while not jobs.publisher.in_flight:
+                            await anyio.lowlevel.checkpoint()
+                    scope.cancel()
+        with fail_after(30):
+            assert await door.add(TOPIC, rows(*(f"last-{at}" for at in range(600))), door.since()) == [True] * 600
