@@ -1,6 +1,6 @@
 """Sends the requests of a trial, and keeps them for a person to see, with their secrets hidden."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from time import monotonic
 from typing import Generic, TypeVar
 from urllib.parse import quote, quote_plus
@@ -30,11 +30,13 @@ from platforms.adapter import (
     Refreshing,
     Request,
     Response,
+    Row,
     SlowDown,
     Split,
 )
 from platforms.bounds import Window
 from platforms.declared import DeclaredAdapter
+from platforms.details import without_details
 from platforms.diagnosis import decoded, rows_hint
 from platforms.errors import BrokenContract, Garbled
 from platforms.page_check import PageSize
@@ -45,6 +47,8 @@ __all__ = ["TrialClient", "TrialLog", "TrialRefused", "TrialRequest", "TrialTooL
 MOST_REQUESTS = 200
 MOST_KEPT = 5
 MOST_SHOWN = 1_000
+MOST_DETAIL_TRIES = 3
+"""Requests for details that may bring none."""
 USUAL = FetchSettings()
 RATE_HINT = "[[rate]]: the platform refuses requests that come too fast; say what it allows, or try again later"
 """A trial waits as a fetcher with the usual settings does. It has no slice to give back, so it also sits out waits for
@@ -158,28 +162,39 @@ class TrialClient(Generic[LogT]):
         raise TrialRefused("the platform could not answer")
 
     async def _with_details(self, page: Page) -> Page:
-        """Ask once for the details of the first orders, if the list is partial. The others stay as they are listed."""
+        """Ask for the details of the first orders that have some, if the list is partial. The others stay as they are
+        listed. A platform may list an order before it has its details."""
         batch, adapter = self.declared.detail_batch, self.adapter
         if not batch or not isinstance(adapter, Detailing) or not page.rows or self._has_details:
             return page
         self._has_details, body = True, self.body
-        listed = page.rows[:batch]
+        for at in range(0, min(len(page.rows), MOST_DETAIL_TRIES * batch), batch):
+            listed = page.rows[at : at + batch]
+            whole = await self._details_of(adapter, listed)
+            bad = [row for row in whole.bad if row.listed is None] or ([] if whole.rows else whole.bad)
+            if whole.rows:
+                break
+        self.body = body
+        if bad:
+            reason = without_secrets(bad[0].reason)
+            raise TrialRefused(f"{len(bad)} of {len(listed)} details are missing: {reason}", "[detail] key or rows")
+        found = {row.key: row for row in whole.rows}
+        page.rows = [found.get(row.key, row) for row in page.rows]
+        return page
+
+    async def _details_of(self, adapter: Detailing, listed: Sequence[Row]) -> Page:
         keys = [row.key for row in listed]
         response = await self._send(called(adapter.detail_request, keys, self.account, self.now_ms))
         outcome = called(self.adapter.outcome, response)
+        if isinstance(outcome, Empty):
+            return Page([], bad=[without_details(row) for row in listed])
         if outcome is not None:
             said = without_secrets(getattr(outcome, "reason", ""))
             raise TrialRefused(f"no details (HTTP {response.status}): {said}", "[detail]: look at its request")
         try:
-            whole = called(adapter.detail_page, response, listed)
+            return called(adapter.detail_page, response, listed)
         except BrokenContract as error:
             raise TrialRefused(error.reason, "[detail] rows: it is no path of the answer") from error
-        self.body = body
-        if whole.bad:
-            reason = without_secrets(whole.bad[0].reason)
-            raise TrialRefused(f"{len(whole.bad)} of {len(keys)} details are missing: {reason}", "[detail] key or rows")
-        page.rows[: len(listed)] = whole.rows
-        return page
 
     async def _send(self, request: Request) -> Response:
         if self.log.sent >= MOST_REQUESTS:

@@ -23,6 +23,40 @@ from aiohttp import web
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 KEY = "tea-key-4711-very-secret"
+PARTIAL = """
+name = "teapart"
+settle = "1m"
+[request]
+path = "/v1/numbers"
+params = { day_from = "{window.start}", day_to = "{window.end}" }
+headers = { x-session = "{account.session}" }
+[window]
+format = "unix_s"
+step = "1s"
+[pages]
+size = 1000
+[record]
+key = "number"
+[detail]
+batch = 20
+rows = "found"
+key = "number"
+version = { kind = "number", path = "rev" }
+[detail.request]
+path = "/v1/details"
+params = { numbers = "{detail.keys}" }
+headers = { x-session = "{account.session}" }
+[login]
+take = { session = "session", code = "cookie:refresh" }
+[login.request]
+path = "/v1/login"
+body = { key = "{account.code}" }
+[[errors]]
+body = "fault.code"
+equals = "out"
+outcome = "login"
+"""
+"""The file of the shop whose list has the numbers of orders alone."""
 
 
 class TeaOrder(NamedTuple):

@@ -17,7 +17,7 @@ from streams.link.connection import Connection
 from streams.publish.publisher import Publisher
 from tests.support.engine import Node, add_source, ledger_bucket, ledger_when, put_setting, running_node, stored_orders
 from tests.support.letters import dead_letters
-from tests.support.teashop import KEY, TeaOrder, open_teashop
+from tests.support.teashop import KEY, PARTIAL, TeaOrder, open_teashop
 
 REST = """
 name = "tearest"
@@ -82,40 +82,6 @@ rows = "data.orders.nodes"
 key = "id"
 version = { kind = "time", path = "updatedAt" }
 modified = { path = "updatedAt" }
-"""
-
-PARTIAL = """
-name = "teapart"
-settle = "1m"
-[request]
-path = "/v1/numbers"
-params = { day_from = "{window.start}", day_to = "{window.end}" }
-headers = { x-session = "{account.session}" }
-[window]
-format = "unix_s"
-step = "1s"
-[pages]
-size = 1000
-[record]
-key = "number"
-[detail]
-batch = 20
-rows = "found"
-key = "number"
-version = { kind = "number", path = "rev" }
-[detail.request]
-path = "/v1/details"
-params = { numbers = "{detail.keys}" }
-headers = { x-session = "{account.session}" }
-[login]
-take = { session = "session", code = "cookie:refresh" }
-[login.request]
-path = "/v1/login"
-body = { key = "{account.code}" }
-[[errors]]
-body = "fault.code"
-equals = "out"
-outcome = "login"
 """
 
 FILES = {text.split('"')[1]: text for text in (REST, GRAPHQL, PARTIAL)}

@@ -22,7 +22,7 @@ from platforms.bounds import Window
 from platforms.declared import declare_toml
 from tests.support.cli import Answer, CommandLine
 from tests.support.engine import a_mall
-from tests.support.teashop import KEY, TeaOrder, Teashop, open_teashop
+from tests.support.teashop import KEY, PARTIAL, TeaOrder, Teashop, open_teashop
 
 RIGHT = """
 name = "teashop"
@@ -289,6 +289,18 @@ async def test_each_of_several_lists_is_tried(tmp_path: Path) -> None:
     assert refused.code == 1
     assert "verdict: failed: list 'changed': " in refused.out
     assert "look at list 'changed': [request]" in refused.out
+
+
+async def test_a_file_is_refused_only_if_no_first_order_has_details(shop: Teashop, tmp_path: Path) -> None:
+    """A platform may list an order before it has its details."""
+    arguments = ("--account", f"base_url={shop.url}", "--account", "code=env:TEA_KEY", "--from", "-3h", "--to", "-1m")
+    text = PARTIAL.replace("batch = 20", "batch = 1")
+    for lacking, code in ((range(179, 300), 0), (range(300), 1)):
+        shop.lacking = dict.fromkeys(lacking, 1_000)
+        shop.logins.clear()
+        told = await run_try(tmp_path / "part.toml", text, *arguments)
+        assert told.code == code, told.out
+        assert ("1 of 1 details are missing" in told.out) == bool(code)
 
 
 async def test_a_platform_that_is_not_there_is_said_to_be_so(shop: Teashop, tmp_path: Path) -> None:
