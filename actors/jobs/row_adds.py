@@ -6,7 +6,7 @@ leaves, tell the second (adds.py). Both hold for a minute or two, and within one
 under another epoch was read after all that the earlier one did.
 """
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 import anyio
@@ -38,22 +38,13 @@ Since = tuple[float, str]
 
 
 class RowAdds:
-    """Adds rows. `admit` raises the reason why nothing can be added. `clock` is the server's."""
+    """Adds rows. `clock` is the server's."""
 
-    def __init__(
-        self,
-        *,
-        connection: Connection,
-        store: JobStore,
-        topics: Topics,
-        clock: Clock,
-        admit: Callable[[str], None] = lambda _subject: None,
-    ) -> None:
+    def __init__(self, *, connection: Connection, store: JobStore, topics: Topics, clock: Clock) -> None:
         self._connection = connection
         self._store = store
         self._topics = topics
         self._clock = clock
-        self._admit = admit
         self._line = anyio.Lock()
         self._places = anyio.Semaphore(PLACES, fast_acquire=True)
 
@@ -66,7 +57,7 @@ class RowAdds:
     ) -> list[bool | StreamError]:
         """Add rows, each an id and a body, that were read after `since`, under `epoch`. Return for each whether it is
         new. False: it has a job, or had one of this epoch that ended since. Raises StoreFull."""
-        self._admit("jobs")
+        self._connection.store.admit("jobs")
         await self._topics.enlist(topic, "normal")
         answers: list[bool | StreamError] = []
         for start in range(0, len(rows), PART):

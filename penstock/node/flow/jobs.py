@@ -45,9 +45,7 @@ class FlowJobs:
         self._store = store
         self._schedules = schedules
         self._topics = topics
-        self._adds = RowAdds(
-            connection=connection, store=store, topics=topics, clock=clock, admit=connection.store.admit
-        )
+        self._adds = RowAdds(connection=connection, store=store, topics=topics, clock=clock)
 
     def since(self) -> Since:
         return self._adds.since()

@@ -12,7 +12,7 @@ from actors.jobs.adds import LATE_S, LONGEST_AGE_S
 from actors.jobs.row_adds import RowAdds
 from actors.jobs.worker.job import Job
 from streams.clock import monotonic_s
-from streams.errors import OutcomeUnknown
+from streams.errors import OutcomeUnknown, StoreFull
 from streams.link.connection import Connection
 from streams.subjects import token_of
 from tests.support.job_workers import Log, handler, opened_topics, until_gone, working
@@ -52,6 +52,15 @@ async def test_a_row_in_flight_is_not_added_again(jobs: Jobs) -> None:
     async with adds(jobs) as door:
         assert await door.add(TOPIC, rows("1", "2"), door.since()) == [True, True]
         assert await door.add(TOPIC, rows("2", "3"), door.since()) == [False, True]
+
+
+async def test_nothing_is_added_to_a_full_store(jobs: Jobs) -> None:
+    async with adds(jobs) as door:
+        jobs.connection.store.full = "the server's store is full"
+        with pytest.raises(StoreFull):
+            await door.add(TOPIC, rows("1"), door.since())
+        jobs.connection.store.full = ""
+        assert await door.add(TOPIC, rows("1"), door.since()) == [True]
 
 
 async def test_a_row_that_ended_since_it_was_read_is_not_added(jobs: Jobs) -> None:

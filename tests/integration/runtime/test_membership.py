@@ -100,6 +100,17 @@ async def test_a_node_is_seen_when_it_comes_and_gone_at_once_when_it_leaves(
     assert b.events == []
 
 
+async def test_the_others_are_told_when_a_nodes_duties_change(server: EmbeddedServer, ready: Namespace) -> None:
+    async with node(server, ready, "a") as a, node(server, ready, "b") as b, anyio.create_task_group() as tasks:
+        await tasks.start(a.members.run)
+        await tasks.start(b.members.run)
+        await a.sees("a", "b")
+        b.status = Status(topics=("mail",))
+        b.members.beat_soon()
+        await a.until(lambda: a.members.live()["b"].topics == ("mail",))
+        tasks.cancel_scope.cancel()
+
+
 async def test_a_second_run_starts_as_the_first_did(server: EmbeddedServer, ready: Namespace) -> None:
     async with node(server, ready, "a") as a, node(server, ready, "b") as b, anyio.create_task_group() as tasks:
         for others in (["a"], ["a", "b"]):

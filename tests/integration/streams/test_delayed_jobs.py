@@ -109,6 +109,15 @@ async def test_single_jobs_are_read_with_what_it_takes_to_fire_them(
     assert await reader.read(names[:1]) == ([one], set())
 
 
+async def test_who_closes_a_reader_listens_no_more(connection: Connection) -> None:
+    await make_topology(connection, topology_of_jobs(connection.namespace))
+    reader, before = DelayedJobs(connection, connection.namespace), set(connection.client._subs)
+    await reader.read([b"mail.1"])
+    assert set(connection.client._subs) > before
+    reader.close()
+    assert set(connection.client._subs) == before
+
+
 async def test_reads_beside_one_another_each_get_their_own_jobs(connection: Connection, publisher: Publisher) -> None:
     await make_topology(connection, topology_of_jobs(connection.namespace))
     ids = [f"id-{n}" for n in range(60)]
