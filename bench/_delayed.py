@@ -66,7 +66,7 @@ class Bed:
         self.publisher = publisher
         self.namespace = connection.namespace
         self.stream = self.namespace.stream("JOBS")
-        self.clock = ServerClock(connection, self.stream)
+        self.clock = ServerClock(connection, self.namespace.jobs_streams())
         self.store = JobStore(connection, publisher, self.namespace, self.clock)
         self._log = folder / "node.log"
         self._log.touch()

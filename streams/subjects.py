@@ -16,6 +16,7 @@ can share a server. Subjects, with the namespace left out:
     jobs.<state>.<topic>.<key>                        JOBS     a job, whose key is its id, or the id's hash
     jobs.refused.<topic>.<key>.<nonce>                JOBS     an add that was refused, or taken back
     jobs.read.<reader>                                JOBS     what a reader stores first (streams/jobs/sure_reads.py)
+    jobs-<part>of<number>.…                           JOBS_…   the same, where jobs are in several streams (ADR 83)
     submit.job.<topic>                                SUBMIT   a job from any publisher, also on `submit.job` alone
     submit.batch.<task>                               SUBMIT   a batch from any publisher, also on `submit.batch`
     due.<partition>                                   core     notices of delayed jobs for the timers
@@ -33,6 +34,7 @@ import hashlib
 import itertools
 import re
 from collections.abc import Callable
+from zlib import crc32
 
 import msgspec
 
@@ -122,6 +124,8 @@ class Namespace(msgspec.Struct, frozen=True):
     """
 
     name: str = "penstock"
+    job_streams: int = 1
+    """In how many streams the jobs are, each topic in one. The server knows the number (topology.job_streams_of)."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not _NAMESPACE.fullmatch(self.name):
@@ -172,19 +176,51 @@ class Namespace(msgspec.Struct, frozen=True):
         """Return the subject of a dead letter."""
         return self.subject("dead", engine, name, dead_id)
 
+    def jobs_streams(self) -> tuple[str, ...]:
+        """Return the names of the streams of jobs."""
+        return tuple(map(self._jobs_stream, range(self.job_streams)))
+
+    def jobs_stream(self, topic: str) -> str:
+        """Return the name of the stream that has the jobs of a topic."""
+        return self._jobs_stream(self._job_part(topic))
+
+    def jobs_stream_of(self, subject: str) -> str:
+        """Return the name of the stream of a subject of jobs, or of a pattern of them."""
+        if self.job_streams == 1:
+            return self._jobs_stream(0)
+        return self._jobs_stream(int(subject.split(".", 2)[1].removeprefix("jobs-").partition("of")[0]))
+
+    def jobs_first(self, topic: str) -> str:
+        """Return the first token of the subjects of a topic's jobs."""
+        return self._jobs_first(self._job_part(topic))
+
+    def jobs_patterns(self, *tokens: str) -> dict[str, str]:
+        """Return the patterns of jobs of all topics, by the name of the stream. `tokens`: those after the first."""
+        return {self._jobs_stream(n): self.pattern(self._jobs_first(n), *tokens) for n in range(self.job_streams)}
+
+    def _job_part(self, topic: str) -> int:
+        return 0 if self.job_streams == 1 else crc32(topic.encode("utf-8", "replace")) % self.job_streams
+
+    def _jobs_stream(self, part: int) -> str:
+        return self.stream(f"JOBS_{part}" if part else "JOBS")
+
+    def _jobs_first(self, part: int) -> str:
+        """Return a token that a program which reckons with another number of streams never uses."""
+        return "jobs" if self.job_streams == 1 else f"jobs-{part}of{self.job_streams}"
+
     def job(self, state: str, topic: str, key: str) -> str:
         """Return the subject of a job in one of its states."""
-        return self.subject("jobs", state, topic, key)
+        return self.subject(self.jobs_first(topic), state, topic, key)
 
     def job_in_any_state(self, topic: str, key: str) -> str:
         """Return the pattern of a job in any state. As the subject of an expected sequence it makes one condition on
         the job's identity. Every change of a job names this pattern, since a cluster compares writes under way by
         it."""
-        return self.pattern("jobs", "*", topic, key)
+        return self.pattern(self.jobs_first(topic), "*", topic, key)
 
     def jobs_in(self, state: str, topic: str) -> str:
         """Return the pattern of a topic's jobs in a state, or in any (`*`)."""
-        return self.pattern("jobs", state, topic, "*")
+        return self.pattern(self.jobs_first(topic), state, topic, "*")
 
     def submit_job(self, topic: str) -> str:
         """Return the subject on which jobs of this topic are submitted, by any client that the server allows to."""

@@ -166,7 +166,7 @@ class JobAdds:
         Nothing is stored if the server may have forgotten since `first` what it had stored: OutcomeUnknown."""
         first_s = monotonic_s() - first.age_s
         try:
-            is_remembered = self._is_remembered(first) and await self._jobs.term.ask(ASK_S) <= first_s
+            is_remembered = self._is_remembered(first) and await self._led_since_s(jobs) <= first_s
         except StreamError as error:
             return [error for _ in jobs]
         if not is_remembered:
@@ -185,6 +185,9 @@ class JobAdds:
             else isinstance(outcome, int)
             for outcome in outcomes
         ]
+
+    async def _led_since_s(self, jobs: Sequence[JobRecord]) -> float:
+        return await self._jobs.led_since_s({job.topic for job in jobs}, ASK_S)
 
     def _is_remembered(self, first: FirstTry) -> bool:
         """Return whether the server still knows the message id of a first try, if that was stored."""
@@ -275,9 +278,10 @@ class JobAdds:
 
     async def _remove_ready(self, job: JobRecord, before_seq: int) -> None:
         """Remove what the earlier try of an add that took a job's place left to be handed out, if it died over that."""
+        stream = self._jobs.stream(job.topic)
         for token in READY_TOKENS.values():
             subject = self._jobs.subject(token, job.topic, token_of(job.id))
-            await purge_subject(self._jobs.connection, self._jobs.name, subject, before_seq=before_seq)
+            await purge_subject(self._jobs.connection, stream, subject, before_seq=before_seq)
 
     async def _close(self, job: JobRecord, until_s: float) -> int:
         """Have the server know the nonce of an add that is refused, so that no other try of it, still on its way, makes
@@ -323,7 +327,8 @@ class JobAdds:
         if found is not None and (is_ready or is_end):
             try:  # what was ready, or is remembered, does not go by itself
                 # A record of an end that came back would keep the new job from running (ADR 35).
-                await delete_entries(self._jobs.connection, self._jobs.name, [found.seq], erase=is_end)
+                stream = self._jobs.stream(job.topic)
+                await delete_entries(self._jobs.connection, stream, [found.seq], erase=is_end)
             except StreamError as error:
                 return OutcomeUnknown(f"stored, but the one before is still there: {error}", subject=job.id)
         return _stored(job, move, seq)._replace(has_replaced=found is not None and found.job is not None)

@@ -149,7 +149,7 @@ class JobDeliveries:
         if end.is_free and end.done is not None and len(others) == 1:  # else it would come before a living job
             return await self._keep_end(end, end.done, delivery)
         await anyio.sleep(2 * NEAR_MS / 1000)  # what was confirmed late is taken back by then
-        return await last_entry(self._jobs.connection, self._jobs.name, end.subject) is not None
+        return await last_entry(self._jobs.connection, self._jobs.stream(end.topic), end.subject) is not None
 
     async def _keep_end(self, end: Found, done: JobDone, fired: Delivery) -> bool:
         """Store the end of a job anew, so that whoever is about to take it back finds another one (ADR 30). Return
@@ -163,10 +163,10 @@ class JobDeliveries:
             if isinstance(seq, RevisionConflict):
                 return False
             raise seq
-        thing = jobs.subject("*", *names_of(fired.subject))
-        added = await next_entry(jobs.connection, jobs.name, thing, start_seq=fired.seq + 1)
+        thing, stream = jobs.subject("*", *names_of(fired.subject)), jobs.stream(end.topic)
+        added = await next_entry(jobs.connection, stream, thing, start_seq=fired.seq + 1)
         if added is not None and added.seq < seq:
-            await delete_entry(jobs.connection, jobs.name, seq, erase=True)
+            await delete_entry(jobs.connection, stream, seq, erase=True)
         return True
 
     async def give_back(self, unstarted: Iterable[tuple[Delivery, JobRecord]]) -> list[Answer]:

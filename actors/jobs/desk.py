@@ -103,7 +103,6 @@ class JobDesk:
         replay: JobReplay,
         obstacles: Obstacles,
         clock: Clock,
-        check: Callable[[], None],
     ) -> None:
         self._store = store
         self._topics = topics
@@ -112,7 +111,6 @@ class JobDesk:
         self._replay = replay
         self._obstacles = obstacles
         self._clock = clock
-        self._check = check
 
         self.adding = adding
         self.add = adding.add
@@ -151,7 +149,7 @@ class JobDesk:
                 f"lets only {slots} calls of a key run at once, so only handlers in nodes take its jobs",
                 f"run them by @penstock.job, or lift the limit by `penstock jobs topic {topic} slots=0`",
             )
-        self._check()
+        self._store.check(topic)
         reservations = await self._handout.take(
             topic, most=most, wait_s=wait_ms / 1000, ttr_ms=ttr_ms, holder=holder, most_bytes=most_bytes
         )
@@ -187,7 +185,7 @@ class JobDesk:
         """Finish the reservation of the job of this id in any allowed topic, the latest of several. For clients that
         keep no receipt: it ends any client's hold, whose own finish is `stale` then. `nonce`: the same in each repeat
         of this finish, which ends no later job."""
-        self._check()
+        self._store.check()
         mark, trace_ms = _mark("", job_id, nonce=nonce), _trace_ms(nonce)
         found = [each for each in await self._found(None, job_id) if is_allowed(each.topic)]
         if any(each.known is not None and is_in_past(each.known, mark) for each in found):
@@ -213,7 +211,7 @@ class JobDesk:
         `not_found`. After the answer it is not handed out any more. Its holder may still work on it. Finished jobs stay
         known. `nonce`: the same in each repeat of this delete. One of the caller's own is known for a day. Raises
         BadJob."""
-        self._check()
+        self._store.check(*([] if topic is None else [topic]))
         mark, trace_ms = _mark(job_id, nonce=nonce), _trace_ms(nonce)
         found = [each for each in await self._found(topic, job_id) if is_allowed(each.topic)]
         was: State | None = None
@@ -234,7 +232,7 @@ class JobDesk:
         BadJob."""
         check_topic(topic)
         check_range("most", most, 1, MOST_JOBS)
-        self._check()
+        self._store.check(topic)
         if job_id is not None:
             mark = _mark("", "", check_id(job_id), nonce=nonce), self._clock.now_ms() + _trace_ms(nonce)
             is_kicked = await self._store.kick_delayed(topic, job_id, mark)
@@ -364,7 +362,7 @@ class JobDesk:
                 read[text] = read_receipt(text)
             except BadReceipt as error:
                 answers[text] = JobReply(code="bad", reason=str(error))
-        self._check()
+        self._store.check(*{receipt.topic for receipt in read.values()})
         outcomes = await act(tuple(read.values())) if read else ()
         for (text, receipt), outcome in zip(read.items(), outcomes, strict=True):
             answers[text] = answer_of(receipt, outcome)

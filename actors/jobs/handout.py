@@ -70,7 +70,6 @@ class Handout:
         self._namespace = namespace
         self._returns = returns
         self._unwritten = unwritten
-        self._stream = namespace.stream("JOBS")
         self._waits: dict[str, set[anyio.CancelScope]] = {}
         self._turns: dict[str, int] = {}
         self._is_ending = False
@@ -212,13 +211,13 @@ class Handout:
         return found[:1]
 
     async def _pull_lane(self, topic: str, lane: Priority, most: int, wait_s: float, most_bytes: int) -> list[Delivery]:
-        consumer = job_consumer(self._namespace, topic, lane).name
+        spec = job_consumer(self._namespace, topic, lane)
         try:
-            return await self._pulls.pull(self._stream, consumer, most=most, wait_s=wait_s, most_bytes=most_bytes)
+            return await self._pulls.pull(spec.stream, spec.name, most=most, wait_s=wait_s, most_bytes=most_bytes)
         except NoStream:
             self._topics.forget_consumer(topic)  # it was deleted
             await self._topics.use(topic, lane)
-            return await self._pulls.pull(self._stream, consumer, most=most, wait_s=wait_s, most_bytes=most_bytes)
+            return await self._pulls.pull(spec.stream, spec.name, most=most, wait_s=wait_s, most_bytes=most_bytes)
 
     # ---- reserving
 
@@ -260,7 +259,7 @@ class Handout:
             else:
                 await reserve()
             if not is_over:
-                raise OutcomeUnknown(f"no answer within {RESERVE_S:g} s", subject=self._stream)
+                raise OutcomeUnknown(f"no answer within {RESERVE_S:g} s", subject=deliveries[0].subject)
             for error in handed.failures:
                 log.warning("jobs.not_reserved", extra=fields(error=str(error)))
             if handed.failures and not handed.reservations:

@@ -97,13 +97,13 @@ class JobPage(NamedTuple):
 
 
 class JobReads:
-    """Reads of the stream JOBS."""
+    """Reads of the stream JOBS, or of several. What is read of several streams is not of one moment."""
 
     def __init__(self, jobs: JobStream) -> None:
         self._jobs = jobs
-        self._crowds = Crowds(jobs.connection, jobs.name)
+        self._crowds = {name: Crowds(jobs.connection, name) for name in jobs.namespace.jobs_streams()}
         self._tallied = Counter[tuple[str, State]]()
-        self._tallied_at: Extent | None = None
+        self._tallied_at: list[Extent] = []
 
     async def find(self, topic: str, job_id: str) -> Found | None:
         """Return the job of this id as it is now, None if there is none. Raises as `Connection.api`."""
@@ -125,7 +125,8 @@ class JobReads:
 
     async def find_everywhere(self, key: str) -> list[Found]:
         """Return the jobs of every topic by their key, also what is known of those that are over."""
-        entries = await self._jobs.last_ones([self._jobs.subject("*", "*", key)])
+        patterns = self._jobs.namespace.jobs_patterns("*", "*", key)
+        entries = await self._jobs.last_ones([*patterns.values()])
         latest = {names_of(entry.subject): entry for entry in entries}
         return [self._found_of(entry) for entry in latest.values()]
 
@@ -185,11 +186,13 @@ class JobReads:
         """Return how many jobs each topic has. One request if there are few jobs in all, else one for each topic and
         eight more for those with several jobs."""
         jobs = self._jobs
-        if len(topics) > 1 and (extent := await extent_of(jobs.connection, jobs.name)).messages <= FEW_IN_ALL:
-            if self._tallied_at != extent:  # else this is the next page of what was just counted
-                self._tallied, self._tallied_at = await self._tally(), extent
-            tallied = self._tallied
-            return [TopicCounts(**{state: tallied[topic, state] for state in _TOKENS}) for topic in topics]
+        if len(topics) > 1:
+            extents = [await extent_of(jobs.connection, name) for name in jobs.namespace.jobs_streams()]
+            if sum(extent.messages for extent in extents) <= FEW_IN_ALL:
+                if self._tallied_at != extents:  # else this is the next page of what was just counted
+                    self._tallied, self._tallied_at = await self._tally(), extents
+                tallied = self._tallied
+                return [TopicCounts(**{state: tallied[topic, state] for state in _TOKENS}) for topic in topics]
         counts: dict[str, TopicCounts] = {}
         for start in range(0, len(topics), TOPICS_AT_ONCE):
             some = topics[start : start + TOPICS_AT_ONCE]
@@ -199,13 +202,13 @@ class JobReads:
         return [counts.get(topic, NO_JOBS) for topic in topics]
 
     async def _tally(self) -> "Counter[tuple[str, State]]":
-        """Count the subjects of the whole stream, by topic and state."""
+        """Count all subjects, by topic and state."""
         jobs, tallied = self._jobs, Counter[tuple[str, State]]()
-        pattern = jobs.namespace.pattern("jobs", "*", "*", "*")
-        async for subject in in_pieces(await subjects_of(jobs.connection, jobs.name, pattern)):
-            _, _, token, topic, _ = subject.split(".")
-            if token in _STATES and token != FREE_TOKEN:
-                tallied[topic, _STATES[token]] += 1
+        for stream, pattern in jobs.namespace.jobs_patterns("*", "*", "*").items():
+            async for subject in in_pieces(await subjects_of(jobs.connection, stream, pattern)):
+                _, _, token, topic, _ = subject.split(".")
+                if token in _STATES and token != FREE_TOKEN:
+                    tallied[topic, _STATES[token]] += 1
         return tallied
 
     async def _count_by_state(self, topics: Sequence[str]) -> list[TopicCounts]:
@@ -222,12 +225,17 @@ class JobReads:
         return found
 
     async def _count_each(self, patterns: Sequence[str]) -> list[int]:
-        return await count_each(self._jobs.connection, self._jobs.name, patterns, timeout_s=READ_S)
+        counted: dict[str, int] = {}
+        for stream, some in self._jobs.by_stream(patterns).items():
+            counts = await count_each(self._jobs.connection, stream, some, timeout_s=READ_S)
+            counted |= zip(some, counts, strict=True)
+        return [counted[pattern] for pattern in patterns]
 
     async def ready_since_ms(self, topic: str) -> int:
         """Return since when the first ready job of a topic waits or runs. 0: there is none."""
         subjects = [self._jobs.subject(token, topic, "*") for token in READY_TOKENS.values()]
-        firsts = [await next_entry(self._jobs.connection, self._jobs.name, subject) for subject in subjects]
+        stream = self._jobs.stream(topic)
+        firsts = [await next_entry(self._jobs.connection, stream, subject) for subject in subjects]
         return min((first.stored_ms for first in firsts if first is not None), default=0)
 
     async def list_jobs(
@@ -244,13 +252,13 @@ class JobReads:
         """Return jobs of a topic in a state, a page at a time. With limits, only the jobs due in `[due_from_ms,
         due_before_ms)` (0: no end) among those that are not over. A page ends early at `most_bytes`, but has at least
         one job. Raises BadCursor."""
-        tokens = _TOKENS[state]
+        tokens, crowds = _TOKENS[state], self._crowds[self._jobs.stream(topic)]
         at, seq = _read_cursor(cursor, len(tokens))
         page: list[Found] = []
         scanned, left_bytes = 0, most_bytes
         while at < len(tokens) and len(page) < most and scanned < MOST_SCANNED and left_bytes > 0:
             pattern, left = self._jobs.subject(tokens[at], topic, "*"), most - len(page)
-            entries, seq, is_end = await self._crowds.page(pattern, seq, left, left_bytes, timeout_s=READ_S)
+            entries, seq, is_end = await crowds.page(pattern, seq, left, left_bytes, timeout_s=READ_S)
             scanned += len(entries)
             left_bytes -= sum(len(entry.payload) for entry in entries)
             page += (one for one in map(found_of, entries) if _is_due_within(one, due_from_ms, due_before_ms))

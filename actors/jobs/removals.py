@@ -112,16 +112,16 @@ class JobRemovals:
         Reads all of them. Raises NoStream, Disconnected."""
         made, until_ms = 0, self._jobs.clock.now_ms() - late_ms
         for token in (*DELAYED_TOKENS, *RESERVED_TOKENS):
-            pattern = self._jobs.namespace.pattern("jobs", token, ">")
-            moves: list[Move] = []
-            async for entry in read_log(self._jobs.connection, self._jobs.name, pattern):
-                found = found_of(entry)
-                if found.job is not None and found.fires_ms <= until_ms:
-                    moves.append(self._made_ready(found, found.job))
-                if len(moves) == AT_ONCE:
-                    made += await self._made(moves)
-                    moves = []
-            made += await self._made(moves)
+            for stream, pattern in self._jobs.namespace.jobs_patterns(token, ">").items():
+                moves: list[Move] = []
+                async for entry in read_log(self._jobs.connection, stream, pattern):
+                    found = found_of(entry)
+                    if found.job is not None and found.fires_ms <= until_ms:
+                        moves.append(self._made_ready(found, found.job))
+                    if len(moves) == AT_ONCE:
+                        made += await self._made(moves)
+                        moves = []
+                made += await self._made(moves)
         return made
 
     def _made_ready(self, found: Found, job: JobRecord) -> Move:
@@ -157,4 +157,4 @@ class JobRemovals:
     async def _purge(self, found: Found, seq: int) -> None:
         """Remove the job's messages before a sequence."""
         thing = self._jobs.subject("*", found.topic, found.key)
-        await purge_subject(self._jobs.connection, self._jobs.name, thing, before_seq=seq)
+        await purge_subject(self._jobs.connection, self._jobs.stream(found.topic), thing, before_seq=seq)

@@ -123,7 +123,6 @@ class Scheduler:
     ) -> None:
         self._node = node
         self._connection = connection
-        self._jobs = connection.namespace.stream("JOBS")
         self._records = records
         self._leases = leases
         self._desk = desk
@@ -291,7 +290,8 @@ class Scheduler:
             is_gone = found is None
             job = found.job if found is not None and found.state == "delayed" else None
             if found is not None and job is not None and not job.attempts and job.due_ms > now_ms:
-                is_gone = await delete_entry(self._connection, self._jobs, found.seq, erase=True)
+                stream = self._connection.namespace.jobs_stream(job.topic)
+                is_gone = await delete_entry(self._connection, stream, found.seq, erase=True)
                 taken.append(due_ms)
                 log.info("schedule.taken_back", extra=fields(topic=topic, name=name, due_ms=due_ms, is_gone=is_gone))
             if is_gone:

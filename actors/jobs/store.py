@@ -25,6 +25,7 @@ class JobStore:
     def __init__(self, connection: Connection, publisher: Publisher, namespace: Namespace, clock: Clock) -> None:
         self._jobs = jobs = JobStream(connection, publisher, namespace, clock)
         self._reads = reads = JobReads(jobs)
+        self.check = jobs.check
         self.store_mark = jobs.store_mark
         adds, removals, deliveries = JobAdds(jobs, reads), JobRemovals(jobs, reads), JobDeliveries(jobs)
         reserves, held = JobReserves(jobs, deliveries), JobReservations(jobs, reads, deliveries)

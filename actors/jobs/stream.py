@@ -6,6 +6,7 @@ import secrets
 from asyncio import Future
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 from zlib import crc32
 
 import anyio
@@ -22,6 +23,7 @@ from actors.jobs.rules.job_rules import (
     may_be_fired_again,
     was_schedule,
 )
+from actors.runtime.supervisor import one_error
 from streams.clock import Clock
 from streams.errors import MalformedMessage, OutcomeUnknown, Repeated, RevisionConflict, StoreFull, StreamError
 from streams.jobs.delayed import encode_crowds, encode_notice, read_crowds
@@ -90,23 +92,39 @@ class TakenBack(RevisionConflict):
 
 
 class JobStream:
-    """The stream JOBS. `clock` is the server's, as far as it is known."""
+    """The stream JOBS, or several. `clock` is the server's, as far as it is known."""
 
     def __init__(self, connection: Connection, publisher: Publisher, namespace: Namespace, clock: Clock) -> None:
         self.connection = connection
         self.publisher = publisher
         self.namespace = namespace
         self.clock = clock
-        self.name = namespace.stream("JOBS")
-        self._mover = Mover(connection, publisher, self.name)
+        self._mover = Mover(connection, publisher, namespace.jobs_stream_of)
         self._own_name = secrets.token_hex(8)
-        own = namespace.subject("jobs", "read", self._own_name)
-        self._sure_reads = SureReads(connection, publisher, self.name, own)
-        self.term = LeaderTerm(connection, self.name)
+        own = namespace.jobs_patterns("read", self._own_name)
+        self._sure_reads = {name: SureReads(connection, publisher, name, subject) for name, subject in own.items()}
+        self._terms = {name: LeaderTerm(connection, name) for name in own}
         self._prefixes: dict[tuple[str, str], str] = {}
         self._told: dict[int, list[tuple[int, int, str]]] = {}
         self._crowds = DueCrowds()
         self._hears_crowds = 0
+
+    def stream(self, topic: str) -> str:
+        """Return the name of the stream that has the jobs of a topic."""
+        return self.namespace.jobs_stream(topic)
+
+    def check(self, *topics: str) -> None:
+        """Return if jobs of these topics, or of all if none is given, can be settled, deleted and moved. Raises as
+        `StoreState.check`."""
+        for name in map(self.stream, topics) if topics else self.namespace.jobs_streams():
+            self.connection.store.check(name)
+
+    def by_stream(self, patterns: Iterable[str]) -> dict[str, list[str]]:
+        """Return the patterns by the name of their stream."""
+        found: dict[str, list[str]] = {}
+        for pattern in patterns:
+            found.setdefault(self.namespace.jobs_stream_of(pattern), []).append(pattern)
+        return found
 
     def subject(self, token: str, topic: str, key: str) -> str:
         """Return `Namespace.job`, or `job_in_any_state` for the token `*`, faster. `key` is a token."""
@@ -114,7 +132,7 @@ class JobStream:
         if prefix is None:
             if len(self._prefixes) >= FEW_PREFIXES:
                 self._prefixes.clear()
-            prefix = self._prefixes[token, topic] = self.namespace.pattern("jobs", token, topic, "*")[:-1]
+            prefix = self._prefixes[token, topic] = self.namespace.jobs_in(token, topic)[:-1]
         return prefix + key
 
     def other(self, subject: str) -> str:
@@ -128,7 +146,7 @@ class JobStream:
         return self._refused(job.topic, token_of(job.id), add_of(job.nonce))
 
     def _refused(self, topic: str, key: str, message_id: str) -> str:
-        return self.namespace.subject("jobs", "refused", topic, key, token_of(message_id))
+        return self.namespace.subject(self.namespace.jobs_first(topic), "refused", topic, key, token_of(message_id))
 
     def ready(self, job: JobRecord, key: str) -> str:
         """Return the subject on which the job is handed out."""
@@ -179,9 +197,8 @@ class JobStream:
     async def messages_of(
         self, names: Iterable[tuple[str, str]], *, is_sure: bool = False
     ) -> dict[tuple[str, str], list[LogEntry]]:
-        """Return all messages of jobs by topic and key (a topic `*` is any), oldest first. Jobs without any are left
-        out. The answer may be a moment old, unless `is_sure`. Raises NoStream, Disconnected, and if `is_sure` as
-        `last_ones`."""
+        """Return all messages of jobs by topic and key, oldest first. Jobs without any are left out. The answer may be
+        a moment old, unless `is_sure`. Raises NoStream, Disconnected, and if `is_sure` as `last_ones`."""
         patterns = sorted({self.subject("*", topic, key) for topic, key in names})
         found: dict[tuple[str, str], list[LogEntry]] = {}
         for start in range(0, len(patterns), AT_ONCE):
@@ -191,25 +208,39 @@ class JobStream:
         return found
 
     async def _some_of(self, patterns: Sequence[str]) -> list[LogEntry]:
-        return sorted((await last_entries(self.connection, self.name, patterns, timeout_s=READ_S)).values())
+        found: list[LogEntry] = []
+        for name, some in self.by_stream(patterns).items():
+            found += (await last_entries(self.connection, name, some, timeout_s=READ_S)).values()
+        return sorted(found)
 
     async def last_ones(self, patterns: Sequence[str]) -> list[LogEntry]:
         """Return the last message on each subject that matches, oldest first, as they are: whoever is told that there
-        is none, or which one stands, acts on it. Raises as `Connection.api`."""
+        is none, or which one stands, acts on it. Of several streams each is read by itself. Raises as
+        `Connection.api`."""
         if not self.connection.is_clustered:
             return await self._some_of(patterns)
         with suppress(StoreFull):  # then the leader's word has to do: who deletes or ends a job makes room
-            return sorted((await self._sure_reads.last_entries(patterns, timeout_s=SURE_S)).values())
+            found: list[LogEntry] = []
+            for name, some in self.by_stream(patterns).items():
+                found += (await self._sure_reads[name].last_entries(some, timeout_s=SURE_S)).values()
+            return sorted(found)
         return await self._some_of(patterns)
 
-    async def store_mark(self, timeout_s: float) -> None:
-        """Have most of the servers store a message. Raises as `SureReads.mark`."""
-        await self._sure_reads.mark(timeout_s=timeout_s)
+    async def store_mark(self, topics: Iterable[str], timeout_s: float) -> None:
+        """Have most of the servers store a message in the streams of these topics. Raises as `SureReads.mark`."""
+        with one_error():
+            async with anyio.create_task_group() as tasks:
+                for name in set(map(self.stream, topics)):
+                    tasks.start_soon(partial(self._sure_reads[name].mark, timeout_s=timeout_s))
+
+    async def led_since_s(self, topics: Iterable[str], timeout_s: float) -> float:
+        """Return since when the leaders of the streams of these topics lead. Raises as `LeaderTerm.ask`."""
+        return max([await self._terms[name].ask(timeout_s) for name in set(map(self.stream, topics))], default=-math.inf)
 
     async def last_one(self, pattern: str) -> LogEntry | None:
         """Return the last of `last_ones`, None if there is none."""
         if not self.connection.is_clustered:
-            return await last_entry(self.connection, self.name, pattern, timeout_s=SURE_S)
+            return await last_entry(self.connection, self.namespace.jobs_stream_of(pattern), pattern, timeout_s=SURE_S)
         return max(await self.last_ones([pattern]), default=None)
 
     async def move_many(self, moves: Sequence[Move], *, until_s: float = math.inf) -> list[int | StreamError]:
@@ -236,7 +267,7 @@ class JobStream:
             return outcomes
         await self._look_at_late_ones(moves, outcomes)
         for move, outcome in zip(moves, outcomes, strict=True):
-            if move.due_ms and ".jobs.delayed." in move.subject and isinstance(outcome, int):
+            if move.due_ms and isinstance(outcome, int) and move.subject.split(".")[2] == "delayed":
                 topic, key = names_of(move.subject)
                 self.tell_due(topic, key, move.due_ms - move.lead_ms, outcome)
         return outcomes
@@ -270,11 +301,12 @@ class JobStream:
         """Wait until the server must have stored what it had loaded. Return the move's sequence if it still stands,
         else take it back."""
         left_s = NEAR_MS / 1000 + max(0.0, (move.fires_ms - self.clock.now_ms()) / 1000)
+        stream = self._stream_of(move)
         try:
             if self.connection.is_clustered and await self._was_overtaken(move, seq):
                 await self._take_back(move, seq)
                 return TakenBack("its schedule was fired just before it was made", subject=move.subject)
-            while (last := await last_entry(self.connection, self.name, move.thing)) is not None and last.seq == seq:
+            while (last := await last_entry(self.connection, stream, move.thing)) is not None and last.seq == seq:
                 if left_s <= 0:
                     return seq
                 await anyio.sleep(LOOK_S)
@@ -292,7 +324,7 @@ class JobStream:
     async def _is_below(self, move: Move, seq: int) -> bool:
         """Return whether a schedule that a move made is there, though it is not the job's last message any more. Moves
         take the schedule that they leave along, so the server must have fired what was there before."""
-        return move.due_ms > 0 and await entry_at(self.connection, self.name, seq) is not None
+        return move.due_ms > 0 and await entry_at(self.connection, self._stream_of(move), seq) is not None
 
     async def _take_back(self, move: Move, seq: int) -> bool:
         """Remove the message of a move. Return False if it was gone. The server goes on to know the message id of an
@@ -302,7 +334,10 @@ class JobStream:
             outcome = await self._mover.move_many((Move(mark, b"", mark, 0, ttl_s=TRACE_MS // 1000),))
             if isinstance(outcome[0], StreamError) and not isinstance(outcome[0], RevisionConflict):
                 raise outcome[0]
-        return await delete_entry(self.connection, self.name, seq, erase=True)
+        return await delete_entry(self.connection, self._stream_of(move), seq, erase=True)
+
+    def _stream_of(self, move: Move) -> str:
+        return self.namespace.jobs_stream_of(move.subject)
 
     def nonce_of_fired(self, delivery: Delivery) -> str:
         """Return the nonce of a job that the server has fired and that may be back. Empty: any other job."""
@@ -331,7 +366,7 @@ class JobStream:
     async def _was_overtaken(self, move: Move, seq: int) -> bool:
         """Return whether something of the same job came between what was expected and the move. The leader of a cluster
         compares with what is stored, and not with a firing that is on its way to the other servers."""
-        between = await next_entry(self.connection, self.name, move.thing, start_seq=move.expected + 1)
+        between = await next_entry(self.connection, self._stream_of(move), move.thing, start_seq=move.expected + 1)
         return between is not None and between.seq < seq
 
     def tell_due(self, topic: str, key: str, due_ms: int, seq: int) -> None:

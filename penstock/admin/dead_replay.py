@@ -118,7 +118,7 @@ class Replayer:
         """Return the JobReplay. Jobs are due by the server's clock, so that is measured first."""
         if self._jobs is None:
             connection, namespace = self._records.connection, self._records.namespace
-            clock = ServerClock(connection, namespace.stream("JOBS"))
+            clock = ServerClock(connection, namespace.jobs_streams())
             await clock.measure()
             store = JobStore(connection, self._records.publisher, namespace, clock)
             self._jobs = JobReplay(connection, store, clock)

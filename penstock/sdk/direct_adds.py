@@ -97,7 +97,7 @@ class DirectAdds:
         connection, namespace = self._connection, self._connection.namespace
         async with Publisher(connection) as publisher, anyio.create_task_group() as tasks:
             topics = Topics(Bucket(connection, publisher, namespace.bucket("TOPICS"), bytes), connection, namespace)
-            clock = ServerClock(connection, namespace.stream("JOBS"))
+            clock = ServerClock(connection, namespace.jobs_streams())
             await tasks.start(ClusterWatch(connection).run)
             await tasks.start(HealthWatch(connection, health=self._health).run)
             await tasks.start(clock.run)

@@ -51,8 +51,11 @@ class _NoRates:
 class DirectTakes:
     """Takes and finishes jobs by the store."""
 
-    def __init__(self, connection: Connection, topics: Topics, handout: Handout, unwritten: Unwritten) -> None:
+    def __init__(
+        self, connection: Connection, store: JobStore, topics: Topics, handout: Handout, unwritten: Unwritten
+    ) -> None:
         self._connection = connection
+        self._store = store
         self._topics = topics
         self._handout = handout
         self._unwritten = unwritten
@@ -69,7 +72,7 @@ class DirectTakes:
 
     async def reserve(self, topic: str, *, most: int, wait_ms: int, ttr_ms: int | None, holder: str) -> list[Reserved]:
         """Hand out up to `most` jobs, as a desk does. Raises StreamError."""
-        self._connection.store.check(self._connection.namespace.stream("JOBS"))
+        self._store.check(topic)
         try:
             reservations = await self._handout.take(
                 topic, most=most, wait_s=wait_ms / 1000, ttr_ms=ttr_ms, holder=holder, most_bytes=MOST_BYTES
@@ -80,7 +83,7 @@ class DirectTakes:
 
     async def finish(self, receipts: Sequence[str]) -> list[JobReply]:
         """Finish jobs that this client took. Return the answer to each."""
-        self._connection.store.check(self._connection.namespace.stream("JOBS"))
+        self._store.check(*{receipt.partition(".")[0] for receipt in receipts})
         return await self._unwritten.finish(receipts)
 
     async def give_back(self, jobs: Iterable[Reserved]) -> list[Reserved]:
@@ -120,7 +123,7 @@ async def open_takes(
                     returns=returns,
                     unwritten=unwritten,
                 )
-                takes = DirectTakes(connection, topics, handout, unwritten)
+                takes = DirectTakes(connection, store, topics, handout, unwritten)
                 tasks.start_soon(unwritten.run)
                 await takes.learn()
                 try:

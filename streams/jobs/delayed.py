@@ -78,61 +78,59 @@ class DelayedJobs:
     def __init__(self, connection: Connection, namespace: Namespace) -> None:
         self._connection = connection
         self._namespace = namespace
-        self._stream = namespace.stream("JOBS")
-        self._prefix = f"{namespace.name}.jobs.delayed."
-        self._all = namespace.pattern("jobs", "delayed", ">")
+        self._all = namespace.jobs_patterns("delayed", ">")
         self._prefix_of_answers = ""
         self._reads: dict[int, _Reading] = {}
         self._last_read = 0
 
     # ---- the sweep
 
-    async def sweep(self, take: _Take, *, after_seq: int = 0, rest: float = 0.0) -> int:
-        """Read the jobs that may be delayed and were stored after `after_seq`. Call `take`, some at a time, with the
-        due time and name of each. Return the last sequence that was read. Jobs stored during the sweep are left out: at
-        a thousand jobs a second it would not come to an end, and each page takes the server's time.
+    async def sweep(self, stream: str, take: _Take, *, after_seq: int = 0, rest: float = 0.0) -> int:
+        """Read the jobs of a stream that may be delayed and were stored after `after_seq`. Call `take`, some at a time,
+        with the due time and name of each. Return the last sequence that was read. Jobs stored during the sweep are
+        left out: at a thousand jobs a second it would not come to an end, and each page takes the server's time.
         `rest`: by how many times the time of a page it pauses after it.
 
         Raises NoStream, Disconnected, Refused."""
-        state = (await self._connection.api(f"STREAM.INFO.{self._stream}"))["state"]
+        state = (await self._connection.api(f"STREAM.INFO.{stream}"))["state"]
         first, last = max(after_seq + 1, int(state["first_seq"])), int(state["last_seq"])
         if first > last:
             return after_seq
-        asked = await self._what_to_ask(int(state["messages"]))
+        asked = await self._what_to_ask(stream, int(state["messages"]))
         page = min(max(SHORTEST_PAGE, int(state["messages"]) // PAGES), LONGEST_PAGE)
         middle, ends = (first + last) // 2, [last]
         try:
             async with anyio.create_task_group() as lanes:
-                lanes.start_soon(self._lane, take, asked, page, rest, first, middle, ends)
-                lanes.start_soon(self._lane, take, asked, page, rest, middle + 1, last, ends)
+                sweep = _Sweep(stream, take, asked, page, rest)
+                lanes.start_soon(self._lane, sweep, first, middle, ends)
+                lanes.start_soon(self._lane, sweep, middle + 1, last, ends)
         except ExceptionGroup as group:
             raise group.exceptions[0] from None
         return max(ends)
 
-    async def _what_to_ask(self, messages: int) -> dict[str, object]:
-        one = {"seq": 1, "next_by_subj": self._all, "batch": 1}
-        found, end = await get_batch(self._connection, self._stream, one, timeout_s=PAGE_S)
+    async def _what_to_ask(self, stream: str, messages: int) -> dict[str, object]:
+        one = {"seq": 1, "next_by_subj": self._all[stream], "batch": 1}
+        found, end = await get_batch(self._connection, stream, one, timeout_s=PAGE_S)
         delayed = len(found) + int(end.headers.get("Nats-Num-Pending", 0))
         asked: dict[str, object] = {"no_hdr": True, "max_bytes": PAGE_BYTES}
         if delayed * SPARSE < messages:
-            asked["next_by_subj"] = self._all
+            asked["next_by_subj"] = self._all[stream]
         return asked
 
-    async def _lane(
-        self, take: _Take, asked: dict[str, object], page: int, rest: float, seq: int, last: int, ends: list[int]
-    ) -> None:
+    async def _lane(self, sweep: "_Sweep", seq: int, last: int, ends: list[int]) -> None:
         """Read from one sequence to another, page by page."""
         while seq <= last:
             began_s = monotonic_s()
-            batch = min(page, last - seq + 1)
-            end, left = _end_of_page(await self._page({**asked, "seq": seq, "batch": batch}, take), self._stream)
+            batch = min(sweep.page, last - seq + 1)
+            status = await self._page(sweep, {**sweep.asked, "seq": seq, "batch": batch})
+            end, left = _end_of_page(status, sweep.stream)
             ends.append(end)
             if not left or end < seq:
                 return
             seq = end + 1
-            await anyio.sleep(rest * (monotonic_s() - began_s))
+            await anyio.sleep(sweep.rest * (monotonic_s() - began_s))
 
-    async def _page(self, request: dict[str, object], take: _Take) -> bytes:
+    async def _page(self, sweep: "_Sweep", request: dict[str, object]) -> bytes:
         """Read one page and return the status that ended it. A page that is cut short is read again from its
         beginning."""
         deadline_s = monotonic_s() + SWEEP_S
@@ -140,12 +138,12 @@ class DelayedJobs:
             await self._connection.connected_by(deadline_s)
             try:
                 async with asyncio.timeout(PAGE_S):
-                    return await self._page_once(request, take)
+                    return await self._page_once(sweep, request)
             except TimeoutError:
                 if monotonic_s() > deadline_s:
-                    raise Disconnected(f"{self._stream}: a page was not read within {SWEEP_S:g} s") from None
+                    raise Disconnected(f"{sweep.stream}: a page was not read within {SWEEP_S:g} s") from None
 
-    async def _page_once(self, request: dict[str, object], take: _Take) -> bytes:
+    async def _page_once(self, sweep: "_Sweep", request: dict[str, object]) -> bytes:
         ended: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         found: list[tuple[int, bytes]] = []
 
@@ -157,19 +155,19 @@ class DelayedJobs:
             elif job := _quick_due_of(payload):
                 found.append(job)
                 if len(found) == TAKEN:
-                    take(found)
+                    sweep.take(found)
                     found = []
 
         inbox = self._connection.new_inbox()
         sid = self._connection.listen(inbox, deliver)
         try:
             await self._connection.publish_core(
-                f"$JS.API.DIRECT.GET.{self._stream}", msgspec.json.encode(request), reply=inbox
+                f"$JS.API.DIRECT.GET.{sweep.stream}", msgspec.json.encode(request), reply=inbox
             )
             status = await ended
         finally:
             self._connection.unlisten(sid)
-        take(found)
+        sweep.take(found)
         return status
 
     # ---- news
@@ -191,12 +189,12 @@ class DelayedJobs:
         """Return the jobs of these names that are delayed now, and the names for which no answer came in time. Raises
         NoStream, Disconnected."""
         await self._connection.connected_by(monotonic_s() + READ_S)
-        asked, prefix = f"$JS.API.DIRECT.GET.{self._stream}.{self._prefix}", self._listening()
+        prefix = self._listening()
         self._last_read = number = self._last_read + 1
         self._reads[number] = reading = _Reading(names)
         try:
             for at, name in enumerate(names):
-                self._connection.client.send(publish_frame(asked + name.decode(), f"{prefix}{number}.{at}", b"", b""))
+                self._connection.client.send(publish_frame(self._get(name), f"{prefix}{number}.{at}", b"", b""))
             if names:
                 with suppress(TimeoutError):  # the caller gets the names without an answer
                     async with asyncio.timeout(READ_S):
@@ -204,8 +202,14 @@ class DelayedJobs:
         finally:
             del self._reads[number]
         if reading.is_nobody_there:
-            raise no_responders(asked)
+            raise no_responders(self._get(names[0]))
         return reading.found, reading.unanswered
+
+    def _get(self, name: bytes) -> str:
+        """Return the subject of a request for a delayed job."""
+        topic, _, key = name.decode().partition(".")
+        stream, subject = self._namespace.jobs_stream(topic), self._namespace.job("delayed", topic, key)
+        return f"$JS.API.DIRECT.GET.{stream}.{subject}"
 
     def close(self) -> None:
         """Listen no more. A later `read` listens anew."""
@@ -226,6 +230,17 @@ class DelayedJobs:
         reading = self._reads.get(int(number))
         if reading is not None:
             reading.take(int(at), payload, block)
+
+
+class _Sweep(NamedTuple):
+    """A sweep under way. `asked`: what each of its requests has. `page`, `rest`: how long a page is, and the pause
+    after it."""
+
+    stream: str
+    take: _Take
+    asked: dict[str, object]
+    page: int
+    rest: float
 
 
 class _Reading:

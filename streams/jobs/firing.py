@@ -85,10 +85,10 @@ class Firing:
     def load(self, job: WaitingJob) -> Shot:
         """Return the shot that fires the job. Raises TooLarge."""
         name = job.name.decode()
-        delayed = f"{self._namespace.name}.jobs.delayed.{name}"
+        delayed = f"{self._first(name)}.delayed.{name}"
         block = (
             f"{_HEAD}{job.seq}\r\n"
-            f"Nats-Expected-Last-Subject-Sequence-Subject: {self._namespace.name}.jobs.*.{name}\r\n"
+            f"Nats-Expected-Last-Subject-Sequence-Subject: {self._first(name)}.*.{name}\r\n"
             f"Nats-Scheduler: {delayed}\r\nNats-Schedule-Next: purge\r\n{SHOT.decode()}: 1\r\n{job.own}\r\n"
         ).encode()
         check_size(job.target, block, job.payload, self._connection.max_payload)
@@ -128,10 +128,14 @@ class Firing:
         """Learn how long the server takes for a publish: send one that goes the way of the shot, and cannot be stored.
         Raises Disconnected or ConnectionLost if it was not sent."""
         self._number = number = self._number + 1
-        names = f"{self._namespace.name}.jobs.*.{shot.name.decode()}"
+        name = shot.name.decode()
+        names = f"{self._first(name)}.*.{name}"
         block = f"{_HEAD}{_NEVER}\r\nNats-Expected-Last-Subject-Sequence-Subject: {names}\r\n\r\n".encode()
         self._connection.client.send(publish_frame(shot.subject, f"{self._inbox}{number}", block, b""))
         self._tries = {number: monotonic_s()}
+
+    def _first(self, name: str) -> str:
+        return f"{self._namespace.name}.{self._namespace.jobs_first(name.partition('.')[0])}"
 
     def lose_silent(self) -> None:
         """Give up shots that were never answered. Called at intervals."""

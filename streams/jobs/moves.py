@@ -29,7 +29,8 @@ told apart have to differ, by a mark or a time. If another mover has moved the t
 
 import math
 from asyncio import Future
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 
 import anyio
 from msgspec import Struct
@@ -72,12 +73,13 @@ class Move(Struct, frozen=True, gc=False):
 
 
 class Mover:
-    """Moves things of one stream, which allows schedules and direct reads. The caller has checked the subjects."""
+    """Moves things of streams that allow schedules and direct reads, each within its stream. `stream_of`: returns the
+    stream of a subject. The caller has checked the subjects."""
 
-    def __init__(self, connection: Connection, publisher: Publisher, stream: str) -> None:
+    def __init__(self, connection: Connection, publisher: Publisher, stream_of: Callable[[str], str]) -> None:
         self._connection = connection
         self._publisher = publisher
-        self._stream = stream
+        self._stream_of = stream_of
 
     async def move_many(self, moves: Sequence[Move], *, until_s: float = math.inf) -> list[int | StreamError]:
         """Make the moves, sent without waiting for one another. Return for each the sequence of its message, or the
@@ -119,10 +121,10 @@ class Mover:
             if not waiting:
                 break
             await anyio.sleep(pause_s)
-            stored_seq = await self._stored_seq()
+            stored = await self._stored_seqs({self._stream_of(moves[at].subject) for at in waiting})
             again = await self._publisher.try_many([_outgoing(moves[at]) for at in waiting], until_s=until_s)
             for at, outcome in zip(waiting, again, strict=True):
-                outcomes[at] = _unless_behind(moves[at], outcome, stored_seq)
+                outcomes[at] = _unless_behind(moves[at], outcome, stored.get(self._stream_of(moves[at].subject), 0))
                 doubtful |= {at} if _may_be_ours(outcome) or not _is_under_way(outcomes[at]) else set()
         return doubtful
 
@@ -133,12 +135,14 @@ class Mover:
             raise outcome
         return outcome
 
-    async def _stored_seq(self) -> int:
-        """Return up to which sequence the leader has stored messages, 0 if it does not tell."""
-        try:
-            return (await extent_of(self._connection, self._stream)).last_seq
-        except StreamError:
-            return 0
+    async def _stored_seqs(self, streams: Iterable[str]) -> dict[str, int]:
+        """Return up to which sequence the leader of each stream has stored messages. One that does not tell is left
+        out."""
+        found: dict[str, int] = {}
+        for stream in streams:
+            with suppress(StreamError):
+                found[stream] = (await extent_of(self._connection, stream)).last_seq
+        return found
 
     async def _resolved(self, move: Move, end: StreamError, is_doubtful: bool) -> int | StreamError:
         """Return the sequence of a move that was made though it ended as `end`, else what is known by now."""
@@ -149,7 +153,7 @@ class Mover:
         if not is_doubtful or not isinstance(end, OutcomeUnknown | RevisionConflict):
             return end
         try:
-            last = await last_entry(self._connection, self._stream, move.thing)
+            last = await last_entry(self._connection, self._stream_of(move.subject), move.thing)
         except StreamError:
             return OutcomeUnknown(f"not read back after {end}", subject=move.subject)
         at = last.seq if last else 0

@@ -260,7 +260,7 @@ def job_consumer(
     handlers and desks."""
     lane = "" if priority == "normal" else f"-{priority}"
     return ConsumerSpec(
-        stream=namespace.stream("JOBS"),
+        stream=namespace.jobs_stream(topic),
         name=_joined(f"jobs{lane}", topic),  # not after the topic, where a topic `mail_high` would meet `mail`
         filter_subject=namespace.jobs_in(f"ready{lane}", topic),
         about=f"ready jobs of {topic}, priority {priority}",

@@ -97,7 +97,7 @@ async def running_gateway(
         return Bucket(connection, publisher, namespace.bucket(short), bytes)
 
     stop = anyio.Event()
-    clock = ServerClock(connection, namespace.stream("JOBS"))
+    clock = ServerClock(connection, namespace.jobs_streams())
     topics = Topics(bucket("TOPICS"), connection, namespace)
     store = JobStore(connection, publisher, namespace, clock)
     rates = Shares(lambda topic: topics.current(topic).rate or None)

@@ -81,7 +81,7 @@ async def running_timer(
     )
     own = NodeRecord(node=name, run=name, roles=("timer",), started_ms=now_ms())
     members = Members(nodes, own, clock=SYSTEM, is_connected=lambda: connection.is_connected, ttl_s=ttl_s)
-    clock, heard = ServerClock(connection, namespace.stream("JOBS")), Heard()
+    clock, heard = ServerClock(connection, namespace.jobs_streams()), Heard()
     timer = DelayTimer(
         connection=connection, namespace=namespace, leases=leases, members=members, clock=clock, measures=heard
     )
@@ -152,7 +152,7 @@ async def delay(
         due_ms=due_ms + SERVER_LATER_MS if server_ms is None else server_ms,
         target=namespace.job("ready", topic, key),
     )
-    seq = await Mover(connection, publisher, namespace.stream("JOBS")).move(move)
+    seq = await Mover(connection, publisher, namespace.jobs_stream_of).move(move)
     if is_told:
         name = f"{topic}.{key}"
         await connection.publish_core(namespace.due(partition_of(name)), encode_notice([(due_ms, seq, name)]))

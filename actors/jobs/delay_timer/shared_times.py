@@ -30,10 +30,12 @@ Give = Callable[[int, Due | None, int], list[Due] | None]
 
 
 class SharedTimes:
-    """Replies with the due times that this timer knows, and requests those that it does not know. `newest_seq()`: up to
-    where this timer knows the stream."""
+    """Replies with the due times that this timer knows, and requests those that it does not know. `newest_seq(name)`:
+    up to where this timer knows the stream of a job."""
 
-    def __init__(self, connection: Connection, namespace: Namespace, give: Give, newest_seq: Callable[[], int]) -> None:
+    def __init__(
+        self, connection: Connection, namespace: Namespace, give: Give, newest_seq: Callable[[bytes], int]
+    ) -> None:
         self._connection = connection
         self._namespace = namespace
         self._give = give
@@ -66,6 +68,7 @@ class SharedTimes:
     def _reply(self, n: int, subject: bytes, reply: bytes, payload: bytes, block: bytes | None) -> None:
         with suppress(MalformedMessage, Disconnected, ConnectionLost):
             last = next((Due(due_ms, name) for due_ms, _, name in read_notice(payload)), None) if payload else None
-            known, seq = self._give(n, last, A_REPLY), self._newest_seq()
-            page = b"" if known is None else encode_notice([(due.due_ms, seq, due.name.decode()) for due in known])
+            known = self._give(n, last, A_REPLY)
+            told = [(due.due_ms, self._newest_seq(due.name), due.name.decode()) for due in known or ()]
+            page = b"" if known is None else encode_notice(told)
             self._connection.client.send(publish_frame(reply.decode(), "", b"", page))

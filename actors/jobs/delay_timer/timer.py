@@ -103,6 +103,7 @@ class DelayTimer:
         measures: FiringMeasures,
     ) -> None:
         self._connection = connection
+        self._namespace = namespace
         self._clock = clock
         self._measures = measures
         self._jobs = DelayedJobs(connection, namespace)
@@ -118,7 +119,7 @@ class DelayTimer:
             pass_over=lambda n, until_ms: self._times.pass_over(until_ms - 1, (n,), MOST_GIVEN),
             now_ms=clock.now_ms,
         )
-        self._shared = SharedTimes(connection, namespace, self._known_after, lambda: self._newest_seq)
+        self._shared = SharedTimes(connection, namespace, self._known_after, self._newest)
         self._forget()
 
     def _forget(self) -> None:
@@ -127,7 +128,7 @@ class DelayTimer:
         self._swept: frozenset[int] = frozenset()
         self._fired: frozenset[int] = frozenset()
         self._subscriptions: dict[int, Subscription] = {}
-        self._newest_seq = 0
+        self._newest_seqs = dict.fromkeys(self._namespace.jobs_streams(), 0)
         self._was_cut_off = False
         self._has_horizon = False
         self._awaited_ms = math.inf
@@ -201,8 +202,7 @@ class DelayTimer:
             if self._was_cut_off:
                 self._was_cut_off = False
                 if self._swept:
-                    after_seq = max(0, self._newest_seq - OVERLAP)
-                    self._was_cut_off = not await self._sweep(self._swept, after_seq=after_seq)
+                    self._was_cut_off = not await self._sweep(self._swept, is_again=True)
             elif fresh := self._times.kept - self._swept:
                 fresh = await self._without_shared(fresh)
                 if fresh and await self._sweep(fresh):
@@ -254,8 +254,9 @@ class DelayTimer:
             self._times.keep(n)
             self._subscriptions[n] = await self._jobs.listen(n, self._on_notices)
 
-    async def _sweep(self, partitions: Collection[int], *, after_seq: int = 0) -> bool:
-        """Read the stored jobs. Return whether that succeeded. The server fires overdue jobs, or has fired them."""
+    async def _sweep(self, partitions: Collection[int], *, is_again: bool = False) -> bool:
+        """Read the stored jobs, and `is_again` only the newest. Return whether that succeeded. The server fires overdue
+        jobs, or has fired them."""
         overdue_ms = self._clock.now_ms() - BACKSTOP_MS
         began_s, known_before = monotonic_s(), len(self._times)
 
@@ -264,7 +265,10 @@ class DelayTimer:
 
         try:
             rest = 0.0 if self._partitions.is_alone else REST
-            last_seq = await self._jobs.sweep(take, after_seq=after_seq, rest=rest)
+            for stream, newest_seq in self._newest_seqs.items():
+                after_seq = max(0, newest_seq - OVERLAP) if is_again else 0
+                last_seq = await self._jobs.sweep(stream, take, after_seq=after_seq, rest=rest)
+                self._newest_seqs[stream] = max(self._newest_seqs[stream], last_seq)
         except FATAL:
             raise
         except StreamError as error:
@@ -272,14 +276,22 @@ class DelayTimer:
             await anyio.sleep(REST_S)
             return False
         self._troubles.clear()
-        self._newest_seq = max(self._newest_seq, last_seq)
         took_s, learned = round(monotonic_s() - began_s, 2), len(self._times) - known_before
         log.info("timer.swept", extra=fields(partitions=len(partitions), learned=learned, took_s=took_s))
         return True
 
     def _on_notices(self, jobs: list[tuple[int, int, bytes]]) -> None:
-        self._newest_seq = max(self._newest_seq, max((seq for _, seq, _ in jobs), default=0))
+        for _, seq, name in jobs:
+            stream = self._stream_of(name)
+            self._newest_seqs[stream] = max(self._newest_seqs[stream], seq)
         self._learn([(due_ms, name) for due_ms, _, name in jobs])
+
+    def _newest(self, name: bytes) -> int:
+        """Return up to where this timer knows the stream of a job."""
+        return self._newest_seqs[self._stream_of(name)]
+
+    def _stream_of(self, name: bytes) -> str:
+        return self._namespace.jobs_stream(name.partition(b".")[0].decode())
 
     def _learn(self, jobs: list[tuple[int, bytes]], only: Collection[int] | None = None) -> None:
         self._times.add(jobs, only)

@@ -168,7 +168,9 @@ class JobWorker:
         return min(job_consumer(namespace, name, is_clustered=is_clustered).ack_wait_s for name in self.topics)
 
     def _hold(self, restarts: Restarts) -> Hold:
-        leaders = Leaders(self._connection, restarts, store=self._store_mark, pullers=self._pullers)
+        leaders = Leaders(
+            self._connection, restarts, store=partial(self._store_mark, self.topics), pullers=self._pullers
+        )
         return Hold(
             self._connection,
             ack_wait_s=self._ack_wait_s,

@@ -2,7 +2,6 @@
 
 from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
-from functools import partial
 
 import anyio
 
@@ -96,7 +95,6 @@ async def open_desk(
                     replay=JobReplay(connection, store, clock),
                     obstacles=Obstacles(connection, topics, handling, clock, bounds, unmade),
                     clock=clock,
-                    check=partial(connection.store.check, connection.namespace.stream("JOBS")),
                 )
             finally:
                 with anyio.CancelScope(shield=True):

@@ -64,7 +64,7 @@ async def open_jobs_engine(
     """Open what the engine's parts share, one of each for the node. `built_in`: handlers beside the app's own. `accept`
     checks the target of a schedule. `expand`: returns what this node handles for the app's own handlers."""
     namespace = node.connection.namespace
-    clock = node.rates.clock = ServerClock(node.connection, namespace.stream("JOBS"))
+    clock = node.rates.clock = ServerClock(node.connection, namespace.jobs_streams())
     topics = Topics(node.bucket("TOPICS"), node.connection, namespace)
     store = JobStore(node.connection, node.publisher, namespace, clock)
     rates = node.rates.of("jobs", lambda topic: topics.current(topic).rate)
@@ -108,7 +108,7 @@ async def open_jobs_engine(
             overdue=OverdueJobs(node.connection, store),
             resurrected=ResurrectedMessages(
                 node.connection,
-                [namespace.stream("JOBS"), namespace.stream("SUBMIT")],
+                [*namespace.jobs_streams(), namespace.stream("SUBMIT")],
                 node.memory,
                 tended_by(node.members, "timer"),
             ),

@@ -33,7 +33,7 @@ class TopicFigures:
 
     def __init__(self, connection: Connection, jobs: JobStore) -> None:
         self._connection = connection
-        self._stream = connection.namespace.stream("JOBS")
+        self._namespace = connection.namespace
         self._jobs = jobs
         self._seen: dict[str, _Seen] = {}
         self._turn = 0
@@ -45,10 +45,12 @@ class TopicFigures:
         """Look at the next of these topics, and count those that changed. Return how many were counted. Raises as
         `Connection.api`."""
         self._forget_all_but(topics)
-        extent, counted, looked = await extent_of(self._connection, self._stream), 0, 0
+        counted, looked = 0, 0
+        extents = {stream: await extent_of(self._connection, stream) for stream in self._namespace.jobs_streams()}
         while counted < COUNTS_A_TURN and looked < min(LOOKS_A_TURN, len(topics)):
             self._turn = self._turn % len(topics)
-            counted += await self._count(topics[self._turn], extent)
+            topic = topics[self._turn]
+            counted += await self._count(topic, extents[self._namespace.jobs_stream(topic)])
             self._turn, looked = self._turn + 1, looked + 1
         return counted
 
@@ -73,7 +75,7 @@ class TopicFigures:
 
     async def _messages(self, topic: str, *, after_seq: int = 0) -> int:
         """Return how many messages of a topic there are."""
-        pattern = self._connection.namespace.jobs_in("*", topic)
+        stream, pattern = self._namespace.jobs_stream(topic), self._namespace.jobs_in("*", topic)
         request = {"seq": after_seq + 1, "next_by_subj": pattern, "batch": 1}
-        found, _ = await get_batch(self._connection, self._stream, request, timeout_s=LOOK_S)
+        found, _ = await get_batch(self._connection, stream, request, timeout_s=LOOK_S)
         return 1 + int(found[0].headers.get("Nats-Num-Pending", 0)) if found else 0

@@ -125,7 +125,7 @@ async def test_a_store_and_a_timer_understand_each_other(connection: Connection,
     with anyio.fail_after(WITHIN_S):
         async with running_timer(connection, publisher) as firer:
             await until_complete(firer.timer)
-            clock = ServerClock(connection, connection.namespace.stream("JOBS"))
+            clock = ServerClock(connection, connection.namespace.jobs_streams())
             store = JobStore(connection, publisher, connection.namespace, clock)
             await clock.measure()
             jobs = [
@@ -360,9 +360,9 @@ async def test_a_timer_that_knows_no_due_times_yet_is_not_handed_any(
 
             sweep = DelayedJobs.sweep
 
-            async def later(self: DelayedJobs, take: Callable[..., object], **more: Any) -> int:
+            async def later(self: DelayedJobs, stream: str, take: Callable[..., object], **more: Any) -> int:
                 await may_read.wait()
-                return await sweep(self, take, **more)
+                return await sweep(self, stream, take, **more)
 
             monkeypatch.setattr(DelayedJobs, "sweep", later)
             monkeypatch.setattr(SharedTimes, "get", nobody)

@@ -91,7 +91,7 @@ async def test_the_record_tells_when_the_server_fires_whatever_becomes_of_the_jo
             await a_moment()
         ready, thing = jobs.namespace.job("ready", TOPIC, found.key), jobs.namespace.job_in_any_state(TOPIC, found.key)
         fired = Move(ready, encode_job(found.job), thing, found.seq, leaves=found.subject)
-        seq = await Mover(jobs.connection, jobs.publisher, stream).move(fired)
+        seq = await Mover(jobs.connection, jobs.publisher, jobs.namespace.jobs_stream_of).move(fired)
         reservation = None
         while reservation is None:
             for one in (await jobs.hand_out(FEW, ttr_ms=2_000)).reservations:

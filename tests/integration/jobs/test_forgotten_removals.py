@@ -273,7 +273,7 @@ async def test_an_end_is_taken_back_or_keeps_its_job_from_running_and_never_both
     assert deliveries.may_be_over(delivery)
     if is_taken_back:
         messages = await deliveries._messages_of([delivery])
-        assert await delete_entry(jobs.connection, stream.name, receipt.seq, erase=True)
+        assert await delete_entry(jobs.connection, stream.stream(TOPIC), receipt.seq, erase=True)
         assert not await deliveries._is_over(delivery, messages[delivery])
     else:
         assert await deliveries.whose([delivery]) == {delivery: "nobody's"}

@@ -172,7 +172,7 @@ async def test_what_comes_again_though_its_end_was_written_down_is_not_begun(job
     deliveries = await jobs.pull(2)
     record = JobDone(topic=TOPIC, id="1", finished_ms=jobs.clock.now_ms(), outcome="finished")
     subject, thing = jobs.namespace.job("gone", TOPIC, "1"), jobs.namespace.job_in_any_state(TOPIC, "1")
-    await Mover(jobs.connection, jobs.publisher, jobs.namespace.stream("JOBS")).move(
+    await Mover(jobs.connection, jobs.publisher, jobs.namespace.jobs_stream_of).move(
         Move(subject, encode_job(record), thing, traced.seq)
     )
     for delivery in deliveries:

@@ -35,7 +35,8 @@ def stored(connection: Connection, state: str, job_id: str, due_ms: int) -> Outg
 
 async def swept(connection: Connection, after_seq: int = 0) -> tuple[set[tuple[int, bytes]], int]:
     found: set[tuple[int, bytes]] = set()
-    last = await DelayedJobs(connection, connection.namespace).sweep(found.update, after_seq=after_seq)
+    stream = connection.namespace.stream("JOBS")
+    last = await DelayedJobs(connection, connection.namespace).sweep(stream, found.update, after_seq=after_seq)
     return found, last
 
 
@@ -71,7 +72,8 @@ async def test_a_sweep_comes_to_an_end_while_jobs_are_added_faster_than_it_reads
     with anyio.fail_after(30):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(keep_adding)
-            last = await DelayedJobs(connection, connection.namespace).sweep(found.update, rest=1.0)
+            jobs, stream = DelayedJobs(connection, connection.namespace), connection.namespace.stream("JOBS")
+            last = await jobs.sweep(stream, found.update, rest=1.0)
             tasks.cancel_scope.cancel()
     assert found >= {(LATER_MS, b"mail." + token_of(f"old-{n}").encode()) for n in range(100)}
     assert last < 1_000, "it reads what there was when it began"

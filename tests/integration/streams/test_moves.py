@@ -1,5 +1,7 @@
 """Moves of one-message things: one winner, what is left behind goes, and each outcome is told by itself."""
 
+from collections.abc import Iterable
+
 import pytest
 from anyio import create_task_group, fail_after
 from anyio.lowlevel import checkpoint
@@ -34,7 +36,7 @@ class Things:
         self.connection = connection
         self.stream = stream
         self.publisher = publisher
-        self.mover = Mover(connection, publisher, stream)
+        self.mover = Mover(connection, publisher, lambda _subject: stream)
         self.space = connection.namespace
 
     def subject(self, state: str, name: str = "x") -> str:
@@ -149,16 +151,16 @@ async def test_a_leader_that_is_behind_refuses_nothing_for_good(
     things: Things, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of three servers another one delivers what the leader has not stored yet. Then its refusal is no answer."""
-    looks, tell = 0, things.mover._stored_seq
+    looks, tell = 0, things.mover._stored_seqs
 
-    async def stored_meanwhile() -> int:
+    async def stored_meanwhile(streams: Iterable[str]) -> dict[str, int]:
         nonlocal looks
         looks += 1
         if looks == 3:
             await things.publisher.publish(things.subject("b"), b"1")
-        return await tell()
+        return await tell(streams)
 
-    monkeypatch.setattr(things.mover, "_stored_seq", stored_meanwhile)
+    monkeypatch.setattr(things.mover, "_stored_seqs", stored_meanwhile)
     first = await things.mover.move(things.move("a", 0))
     with fail_after(30):
         outcome = await things.mover.move_many([things.move("c", first + 1)])
@@ -170,14 +172,14 @@ async def test_a_move_that_was_refused_and_stored_counts(things: Things, monkeyp
     """A leader that another one has followed refuses what that one stores."""
     first = await things.mover.move(things.move("a", 0))
     move = things.move("c", first + 1)
-    tell = things.mover._stored_seq
+    tell = things.mover._stored_seqs
 
-    async def stored_by_another() -> int:
+    async def stored_by_another(streams: Iterable[str]) -> dict[str, int]:
         for subject, payload in ((things.subject("b"), b"1"), (move.subject, move.payload)):
             await things.publisher.publish(subject, payload)
-        return await tell()
+        return await tell(streams)
 
-    monkeypatch.setattr(things.mover, "_stored_seq", stored_by_another)
+    monkeypatch.setattr(things.mover, "_stored_seqs", stored_by_another)
     with fail_after(30):
         (outcome,) = await things.mover.move_many([move])
     assert outcome == first + 2 if things.connection.is_clustered else isinstance(outcome, RevisionConflict)

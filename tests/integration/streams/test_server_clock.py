@@ -20,7 +20,7 @@ pytestmark = pytest.mark.timeout(300)
 
 
 async def test_it_is_the_local_clock_before_it_was_measured(connection: Connection) -> None:
-    clock = ServerClock(connection, "NONE")
+    clock = ServerClock(connection, ["NONE"])
     before = now_ms()
     assert before <= clock.now_ms() <= now_ms()
     assert not clock.is_measured
@@ -30,7 +30,7 @@ async def test_it_is_the_local_clock_before_it_was_measured(connection: Connecti
 
 async def test_it_is_never_ahead_of_the_servers_stamps(connection: Connection, publisher: Publisher) -> None:
     stream = await add_stream(connection, "ONE", allow_direct=True)
-    clock = ServerClock(connection, stream)
+    clock = ServerClock(connection, [stream])
     await clock.measure()
     told = []
     for _ in range(50):
@@ -46,7 +46,7 @@ async def test_it_is_never_ahead_of_the_servers_stamps(connection: Connection, p
 async def test_a_local_clock_that_is_off_does_not_matter(
     connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clock = ServerClock(connection, await add_stream(connection, "ONE"))
+    clock = ServerClock(connection, [await add_stream(connection, "ONE")])
     monkeypatch.setattr(server_clock, "now_ms", lambda: now_ms() + 90_000)
     await clock.measure()
     assert clock.now_ms() <= now_ms()
@@ -55,7 +55,7 @@ async def test_a_local_clock_that_is_off_does_not_matter(
 
 
 async def test_it_never_steps_back_a_little(connection: Connection) -> None:
-    clock = ServerClock(connection, await add_stream(connection, "ONE"))
+    clock = ServerClock(connection, [await add_stream(connection, "ONE")])
     last = 0
     for _ in range(20):
         await clock.measure()
@@ -67,7 +67,7 @@ async def test_it_never_steps_back_a_little(connection: Connection) -> None:
 async def test_a_missing_stream_leaves_the_local_clock_and_is_told_once(
     connection: Connection, caplog: pytest.LogCaptureFixture
 ) -> None:
-    clock = ServerClock(connection, connection.namespace.stream("NONE"))
+    clock = ServerClock(connection, [connection.namespace.stream("NONE")])
 
     def told() -> list[str]:
         return [record.message for record in caplog.records if record.name == "streams.link.server_clock"]
@@ -86,7 +86,7 @@ async def test_a_missing_stream_leaves_the_local_clock_and_is_told_once(
 
 async def test_it_is_measured_again_after_a_reconnect(own_server: EmbeddedServer) -> None:
     async with connect(own_server.url, name="clock", namespace=fresh_namespace()) as connection:
-        clock = ServerClock(connection, await add_stream(connection, "ONE"))
+        clock = ServerClock(connection, [await add_stream(connection, "ONE")])
         measured = 0
 
         async def counted() -> None:
@@ -112,7 +112,7 @@ async def test_a_clock_that_is_measured_by_slow_answers_is_measured_better_when_
     """A node that starts answers itself late, too. A receipt that has run out would count there."""
     async with proxy(own_server.port) as wire:
         async with connect(wire.url, name="clock", namespace=fresh_namespace()) as connection:
-            clock = ServerClock(connection, await add_stream(connection, "ONE"))
+            clock = ServerClock(connection, [await add_stream(connection, "ONE")])
             wire.delay(0.15)
             with anyio.fail_after(60):
                 async with anyio.create_task_group() as tasks:
