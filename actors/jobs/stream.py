@@ -235,7 +235,9 @@ class JobStream:
 
     async def led_since_s(self, topics: Iterable[str], timeout_s: float) -> float:
         """Return since when the leaders of the streams of these topics lead. Raises as `LeaderTerm.ask`."""
-        return max([await self._terms[name].ask(timeout_s) for name in set(map(self.stream, topics))], default=-math.inf)
+        return max(
+            [await self._terms[name].ask(timeout_s) for name in set(map(self.stream, topics))], default=-math.inf
+        )
 
     async def last_one(self, pattern: str) -> LogEntry | None:
         """Return the last of `last_ones`, None if there is none."""

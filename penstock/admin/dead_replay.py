@@ -35,6 +35,7 @@ from streams.messages.fetch import Order, decode_orders
 from streams.messages.ids import message_id, order_message_id
 from streams.publish.publisher import Outgoing
 from streams.reads.log import LogEntry, entry_at, still_there
+from streams.topology.topology import learn_job_streams
 
 __all__ = ["Replayed", "Replayer"]
 
@@ -117,7 +118,9 @@ class Replayer:
     async def _opened(self) -> JobReplay:
         """Return the JobReplay. Jobs are due by the server's clock, so that is measured first."""
         if self._jobs is None:
-            connection, namespace = self._records.connection, self._records.namespace
+            connection = self._records.connection
+            await learn_job_streams(connection)
+            namespace = connection.namespace
             clock = ServerClock(connection, namespace.jobs_streams())
             await clock.measure()
             store = JobStore(connection, self._records.publisher, namespace, clock)

@@ -33,7 +33,7 @@ from streams.clock import now_ms
 from streams.embedded.server import find_binary
 from streams.errors import NoStream, OutcomeUnknown, PermissionDenied, Refused, ServerNotStarted, StreamError
 from streams.link.store_health import room_at
-from streams.topology.topology import diff, is_passing
+from streams.topology.topology import diff, is_passing, learn_job_streams
 
 __all__ = ["examine"]
 
@@ -249,7 +249,8 @@ async def _store(config: Config, session: Session) -> Check:
 
 
 async def _topology(config: Config, session: Session) -> Check:
-    found = await diff(session.connection, topology_of(config))
+    await learn_job_streams(session.connection)
+    found = await diff(session.connection, topology_of(config, session.namespace))
     blocking = [str(each) for each in found if each.is_blocking]
     if blocking:
         return Check("topology", "fail", "; ".join(blocking), "run `penstock init`; it changes what can be changed")

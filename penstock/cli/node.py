@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from penstock.node.config import Config
     from penstock.node.node import Node
     from streams.link.connection import Connection
+    from streams.topology.specs import Topology
 
 log = logging.getLogger(__name__)
 
@@ -159,6 +160,10 @@ async def _init(
     overwrite: Overwrite = False,
     profile: Profile = None,
     replicas: Annotated[int | None, typer.Option(metavar="N", help="Copies of each stream: 1, 3 or 5.")] = None,
+    job_streams: Annotated[
+        int | None,
+        typer.Option("--job-streams", metavar="N", help="How many streams of jobs a new server gets: 1 to 64."),
+    ] = None,
     adopt: Annotated[
         bool, typer.Option("--adopt", help="Make a deleted stream again, empty. What it held is lost.")
     ] = False,
@@ -167,14 +172,18 @@ async def _init(
 ) -> None:
     """Make the streams and buckets on a server, or bring them up to this version."""
     from penstock.cli.settings import seed_of
-    from penstock.node.session import hub_topology, topology_of
+    from streams.topology.specs import MOST_JOB_STREAMS
     from streams.topology.topology import apply, diff
 
     config = call.config(profile=profile, replicas=replicas)
     if hub and seed is not None:
         raise UsageError("--seed: the hub has no settings; give it to `penstock init` in a zone")
-    topology, levels = hub_topology(config) if hub else topology_of(config), seed_of(seed)
+    if job_streams is not None and (hub or not 1 <= job_streams <= MOST_JOB_STREAMS):
+        why = "the hub has no jobs" if hub else f"{job_streams} is not among 1 to {MOST_JOB_STREAMS}"
+        raise UsageError(f"--job-streams: {why}")
+    levels = seed_of(seed)
     async with call.session(config) as session:
+        topology = await _wanted(config, session.connection, hub=hub, job_streams=job_streams)
         found = await (
             diff(session.connection, topology) if check else apply(session.connection, topology, adopt=adopt)
         )
@@ -189,6 +198,21 @@ async def _init(
     if told is not None:
         _say_seeded(call, told)
     call.out.result({"differences": lines, "is_applied": not check, "seeded": _seeded(told)})
+
+
+async def _wanted(config: "Config", connection: "Connection", *, hub: bool, job_streams: int | None) -> "Topology":
+    """Return what is to be on the server, with as many streams of jobs as it has, unless a number is given."""
+    from msgspec.structs import replace
+
+    from penstock.node.session import hub_topology, topology_of
+    from streams.topology.topology import learn_job_streams
+
+    if hub:
+        return hub_topology(config)
+    await learn_job_streams(connection, is_first_lost=True)
+    if job_streams is not None:
+        connection.namespace = replace(connection.namespace, job_streams=job_streams)
+    return topology_of(config, connection.namespace)
 
 
 async def _seed(connection: "Connection", file: Path | None, *, is_overwriting: bool) -> "Seeded":

@@ -41,7 +41,7 @@ from streams.embedded.server import EmbeddedServer, embedded_server
 from streams.link.connection import Connection, connect
 from streams.link.store_health import has_room
 from streams.subjects import Namespace
-from streams.topology.topology import apply, require
+from streams.topology.topology import apply, learn_job_streams, require
 
 log = logging.getLogger(__name__)
 
@@ -208,10 +208,12 @@ def _connection(config: Config, server: EmbeddedServer | None) -> AbstractAsyncC
 
 async def _topology(config: Config, connection: Connection) -> None:
     """Make missing streams and buckets on the embedded server. Any other server must have had `penstock init`."""
+    await learn_job_streams(connection)
+    topology = topology_of(config, connection.namespace)
     if config.is_embedded:
-        await apply(connection, topology_of(config))
+        await apply(connection, topology)
     else:
-        await require(connection, topology_of(config))
+        await require(connection, topology)
 
 
 def _make_data_folder(config: Config) -> None:

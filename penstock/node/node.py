@@ -122,7 +122,7 @@ async def open_node(
 
 def _memory(config: Config, connection: Connection) -> StoreMemory:
     """Return the node's memory of the streams that hold durable state, and of the work queues."""
-    streams = topology_of(config).all_streams()
+    streams = topology_of(config, connection.namespace).all_streams()
     return StoreMemory(
         connection,
         [stream.name for stream in streams if stream.holds_truth or stream.retention == "workqueue"],

@@ -116,12 +116,13 @@ def credentials_of(config: Config) -> Credentials:
     )
 
 
-def topology_of(config: Config) -> "Topology":
-    """Return the streams and buckets that this configuration needs."""
+def topology_of(config: Config, namespace: Namespace) -> "Topology":
+    """Return the streams and buckets that this configuration needs. `namespace`: the configuration's, which knows in
+    how many streams the jobs are."""
     from streams.topology.specs import wanted
 
     try:
-        return wanted(Namespace(config.namespace), profile=config.profile, replicas=config.replicas)
+        return wanted(namespace, profile=config.profile, replicas=config.replicas)
     except ValueError as error:
         raise UsageError(str(error)) from error
 

@@ -35,6 +35,7 @@ from streams.link.server_clock import ServerClock
 from streams.link.store_health import StoreHealth, account_health, monitor_health
 from streams.messages.jobs import NewJob
 from streams.publish.publisher import Publisher
+from streams.topology.topology import learn_job_streams
 
 __all__ = ["DirectAdds"]
 
@@ -94,7 +95,9 @@ class DirectAdds:
                 await anyio.sleep(AGAIN.wait_s(failures, chance=chance()))
 
     async def _follow(self) -> None:
-        connection, namespace = self._connection, self._connection.namespace
+        connection = self._connection
+        await learn_job_streams(connection)
+        namespace = connection.namespace
         async with Publisher(connection) as publisher, anyio.create_task_group() as tasks:
             topics = Topics(Bucket(connection, publisher, namespace.bucket("TOPICS"), bytes), connection, namespace)
             clock = ServerClock(connection, namespace.jobs_streams())

@@ -9,7 +9,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from streams.topology.specs import VERSION, VERSION_KEY, ConsumerSpec, StreamSpec, Topology
+from streams.topology.specs import JOB_STREAMS_KEY, PARTED, VERSION, VERSION_KEY, ConsumerSpec, StreamSpec, Topology
 
 OLDEST_SERVER = (2, 15, 1)
 ABILITIES = ("allow_direct", "allow_atomic", "allow_msg_ttl", "allow_msg_schedules", "allow_rollup_hdrs")
@@ -101,14 +101,14 @@ def compare_stream(spec: StreamSpec, have: dict[str, Any] | None) -> list[Differ
         wants["subject_delete_marker_ttl"] = 0
     del wants["metadata"]
     found = [_setting(spec, setting, want, have.get(setting)) for setting, want in wants.items()]
-    return [difference for difference in (_version(where, have), *found) if difference]
+    return [difference for difference in (_parts(spec, have), _version(spec, have), *found) if difference]
 
 
 def merged(spec: StreamSpec, have: dict[str, Any]) -> dict[str, object]:
     """Return the wanted settings over the existing ones. What an operator granted beyond them (replicas, abilities)
     stays."""
     more: dict[str, object] = {ability: True for ability in ABILITIES if have.get(ability)}
-    more["metadata"] = (have.get("metadata") or {}) | {VERSION_KEY: str(VERSION)}
+    more["metadata"] = (have.get("metadata") or {}) | spec.metadata()
     more["num_replicas"] = max(spec.replicas, have.get("num_replicas", 1))
     if spec.allow_msg_ttl:
         more["subject_delete_marker_ttl"] = 0
@@ -235,17 +235,40 @@ def _setting(spec: StreamSpec, setting: str, want: object, have: object) -> Diff
     )
 
 
-def _version(where: str, have: dict[str, Any]) -> Difference | None:
+def job_streams_in(have: dict[str, Any]) -> int:
+    """Return in how many streams the jobs are, as the configuration of one of them tells."""
+    told = (have.get("metadata") or {}).get(JOB_STREAMS_KEY, "")
+    return int(told) if told.isdecimal() else 1
+
+
+def _parts(spec: StreamSpec, have: dict[str, Any]) -> Difference | None:
+    """Return the difference of a stream of jobs beside which there are more or fewer than wanted."""
+    number = job_streams_in(have)
+    if number == spec.job_streams:
+        return None
+    return Difference(
+        where=place_of(spec),
+        setting="job_streams",
+        want=spec.job_streams,
+        have=number,
+        why="each topic is in the stream that this number says, and its jobs are not moved",
+        do="let all jobs end, stop all nodes, delete all streams of jobs, run `penstock init --job-streams N --adopt`",
+        is_fixable=False,
+    )
+
+
+def _version(spec: StreamSpec, have: dict[str, Any]) -> Difference | None:
     """Return the difference of a stream that another version made. The stream of a newer version is not changed."""
     told = (have.get("metadata") or {}).get(VERSION_KEY, "")
     version = int(told) if told.isdecimal() else 0
-    if version == VERSION:
+    newest = VERSION if job_streams_in(have) == 1 else PARTED
+    if version == newest:
         return None
-    is_newer = version > VERSION
+    is_newer = version > newest
     return Difference(
-        where=where,
+        where=place_of(spec),
         setting="topology",
-        want=VERSION,
+        want=newest,
         have=version or "unknown",
         why="a newer version of Penstock made it" if is_newer else WHY["metadata"],
         do="use that version here, too" if is_newer else _INIT,

@@ -17,6 +17,10 @@ VERSION = 1
 """The version of the topology, in each stream's metadata. It is raised when an older node could not work with the new
 one."""
 VERSION_KEY = "penstock_topology"
+PARTED = 2
+"""The version of the streams of jobs where there are several: an older program would look for all jobs in the first."""
+JOB_STREAMS_KEY = "penstock_job_streams"
+MOST_JOB_STREAMS = 64
 
 
 class StreamSpec(Struct, frozen=True, kw_only=True):
@@ -45,6 +49,18 @@ class StreamSpec(Struct, frozen=True, kw_only=True):
     """0: the server's own limit, which is 1,000."""
     holds_truth: bool = False
     """Its loss would lose orders or their state. It is never made again silently once the rest exists."""
+    job_streams: int = 1
+    """In how many streams the jobs are, in the metadata of each if there are several."""
+
+    @property
+    def version(self) -> int:
+        """The version of the topology that has this stream."""
+        return VERSION if self.job_streams == 1 else PARTED
+
+    def metadata(self) -> dict[str, str]:
+        """Return what the stream tells of itself to whoever connects."""
+        parts = {} if self.job_streams == 1 else {JOB_STREAMS_KEY: str(self.job_streams)}
+        return {VERSION_KEY: str(self.version)} | parts
 
     def config(self) -> dict[str, object]:
         """Return the stream's configuration as the server's API writes it (times in nanoseconds)."""
@@ -71,7 +87,7 @@ class StreamSpec(Struct, frozen=True, kw_only=True):
             "deny_delete": self.deny_delete,
             "deny_purge": False,
             **({"max_consumers": self.max_consumers} if self.max_consumers else {}),
-            "metadata": {VERSION_KEY: str(VERSION)},
+            "metadata": self.metadata(),
         }
 
 
@@ -372,11 +388,12 @@ def _fetch_streams(namespace: Namespace, sizes: Sizes) -> tuple[StreamSpec, ...]
 
 
 def _job_streams(namespace: Namespace) -> tuple[StreamSpec, ...]:
-    return (
+    parts = (
         StreamSpec(
-            name=namespace.stream("JOBS"),
-            subjects=(namespace.pattern("jobs", ">"),),
+            name=name,
+            subjects=(pattern,),
             about="every job, in the state that its subject says",
+            job_streams=namespace.job_streams,
             retention="workqueue",
             # The server refuses `new` beside schedules. Since the stream has no limit of its own, it drops only the
             # earlier message on the same subject, which is the job itself as it was.
@@ -390,7 +407,11 @@ def _job_streams(namespace: Namespace) -> tuple[StreamSpec, ...]:
             allow_msg_schedules=True,
             max_consumers=JOBS_CONSUMERS,
             holds_truth=True,
-        ),
+        )
+        for name, pattern in namespace.jobs_patterns(">").items()
+    )
+    return (
+        *parts,  # the first of them tells how many there are, and is made first
         StreamSpec(
             name=namespace.stream("SUBMIT"),
             subjects=(namespace.pattern("submit", ">"),),

@@ -9,6 +9,7 @@ import logging
 from typing import Any
 
 import anyio
+from msgspec.structs import replace
 
 from streams.clock import monotonic_s
 from streams.errors import NoStream, OutcomeUnknown, Refused, TopologyMismatch
@@ -19,6 +20,7 @@ from streams.topology.differences import (
     compare_consumer,
     compare_server,
     compare_stream,
+    job_streams_in,
     merged,
     missing_truth,
     no_jetstream,
@@ -38,6 +40,20 @@ _NO_STORE = 10049
 _NO_PEERS = 10005
 _NO_CONSUMER, _CONSUMER_EXISTS = 10014, 10148
 _JETSTREAM_OFF = (10039, 10076)
+
+
+async def learn_job_streams(connection: Connection, *, is_first_lost: bool = False) -> None:
+    """Have the connection's namespace tell in how many streams the jobs of this server are. Called before anything asks
+    it for one. `is_first_lost`: the first stream may have been deleted, then the second tells. Raises as
+    `Connection.api`."""
+    config: dict[str, Any] | None = None
+    for short in ("JOBS", "JOBS_1") if is_first_lost else ("JOBS",):
+        try:
+            config = config or await _stream_config(connection, connection.namespace.stream(short))
+        except Refused as refused:
+            if not _is_off(refused):  # if it is, `diff` says so
+                raise
+    connection.namespace = replace(connection.namespace, job_streams=job_streams_in(config or {}))
 
 
 async def diff(connection: Connection, topology: Topology) -> list[Difference]:
@@ -135,13 +151,17 @@ async def _server_differences(connection: Connection, topology: Topology) -> lis
     try:
         await _ask(connection, "INFO")
     except Refused as error:
-        if error.err_code not in _JETSTREAM_OFF and error.code != 503:
+        if not _is_off(error):
             raise
         return [no_jetstream(error.description)]
     client = connection.client
     version = client.connected_server_version
     servers = len({(url.hostname, url.port) for url in client.servers})
     return compare_server(topology, (version.major, version.minor, version.patch), servers)
+
+
+def _is_off(refused: Refused) -> bool:
+    return refused.err_code in _JETSTREAM_OFF or refused.code == 503
 
 
 async def _apply_stream(connection: Connection, spec: StreamSpec) -> None:

@@ -99,7 +99,7 @@ class Office:
 def topology_of_desk(connection: Connection, *more: str) -> Topology:
     """Return what a desk needs, alone: making all of it takes a test longer than its own work."""
     full, namespace = topology_for(connection), connection.namespace
-    streams = {namespace.stream(short) for short in ("JOBS", "DEAD", *more)}
+    streams = {*namespace.jobs_streams(), *(namespace.stream(short) for short in ("JOBS", "DEAD", *more))}
     return Topology(
         streams=tuple(spec for spec in full.streams if spec.name in streams),
         buckets=tuple(spec for spec in full.buckets if spec.name == namespace.bucket("TOPICS")),

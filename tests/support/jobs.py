@@ -105,7 +105,7 @@ class Jobs:
 def topology_of_jobs(namespace: Namespace, *, replicas: int = 1) -> Topology:
     """Return the streams that jobs need, alone: making all of them takes a test longer than its own work."""
     full = wanted(namespace, profile="fast", replicas=replicas)
-    names = (namespace.stream("JOBS"), namespace.stream("DEAD"))
+    names = (*namespace.jobs_streams(), namespace.stream("DEAD"))
     return Topology(streams=tuple(spec for spec in full.streams if spec.name in names), profile="fast")
 
 

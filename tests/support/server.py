@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import os
 import secrets
 import signal
 import sys
@@ -49,8 +50,8 @@ def session_server(store: Path) -> Iterator[EmbeddedServer]:
 
 
 def fresh_namespace() -> Namespace:
-    """Return a namespace that no other test uses."""
-    return Namespace(f"t{secrets.token_hex(6)}")
+    """Return a namespace that no other test uses. `PENSTOCK_TEST_JOB_STREAMS`: in how many streams jobs are."""
+    return Namespace(f"t{secrets.token_hex(6)}", int(os.environ.get("PENSTOCK_TEST_JOB_STREAMS", "1")))
 
 
 class Reachable(Protocol):

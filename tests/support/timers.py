@@ -62,7 +62,7 @@ def topology_of_timers(connection: Connection) -> Topology:
     full, namespace = topology_for(connection), connection.namespace
     buckets = (namespace.bucket("LEASES"), namespace.bucket("NODES"))
     return Topology(
-        streams=tuple(spec for spec in full.streams if spec.name == namespace.stream("JOBS")),
+        streams=tuple(spec for spec in full.streams if spec.name in namespace.jobs_streams()),
         buckets=tuple(spec for spec in full.buckets if spec.name in buckets),
         profile="fast",
     )
@@ -113,9 +113,10 @@ async def ready_jobs(connection: Connection) -> list[Ready]:
     """Return the jobs that are ready now, and nobody has taken."""
     namespace = connection.namespace
     found = []
-    async for entry in read_log(connection, namespace.stream("JOBS"), namespace.pattern("jobs", "ready", ">")):
-        job = decode_job(entry.payload)
-        found.append(Ready(job.id, job.due_ms, entry.stored_ms, entry.seq))
+    for stream, pattern in namespace.jobs_patterns("ready", ">").items():
+        async for entry in read_log(connection, stream, pattern):
+            job = decode_job(entry.payload)
+            found.append(Ready(job.id, job.due_ms, entry.stored_ms, entry.seq))
     return found
 
 

@@ -86,6 +86,32 @@ async def test_init_seeds_and_shows_what_differs(
     assert "left default as it is" in again.out
 
 
+async def test_init_makes_several_streams_of_jobs_and_does_not_change_their_number(
+    server: EmbeddedServer, connection: Connection, namespace: Namespace
+) -> None:
+    on = ("--nats", server.url, "--namespace", namespace.name)
+    for number in ("0", "65"):
+        refused = await penstock("init", *on, "--job-streams", number)
+        assert (refused.code, refused.err) == (2, f"penstock: --job-streams: {number} is not among 1 to 64\n")
+    assert (await penstock("init", *on, "--job-streams", "3")).code == 0
+    names = (await connection.api("STREAM.NAMES", {"subject": f"{namespace.name}.>"}))["streams"]
+    assert {name for name in names if "_JOBS" in name} == set(Namespace(namespace.name, 3).jobs_streams())
+    for more in ((), ("--job-streams", "3")):
+        assert "everything is there" in (await penstock("init", *on, *more)).out
+    other = await penstock("init", *on, "--job-streams", "2")
+    assert other.code != 0
+    assert "job_streams is 3, needs 2" in other.err
+    assert "delete all streams of jobs" in other.err
+    await connection.api(f"STREAM.DELETE.{namespace.stream('JOBS')}")
+    assert (await penstock("init", *on, "--adopt")).code == 0
+    assert "everything is there" in (await penstock("init", *on, "--job-streams", "3")).out
+    for name in Namespace(namespace.name, 3).jobs_streams():
+        await connection.api(f"STREAM.DELETE.{name}")
+    assert (await penstock("init", *on, "--job-streams", "2", "--adopt")).code == 0
+    names = (await connection.api("STREAM.NAMES", {"subject": f"{namespace.name}.>"}))["streams"]
+    assert {name for name in names if "_JOBS" in name} == set(Namespace(namespace.name, 2).jobs_streams())
+
+
 async def test_a_reader_that_goes_away_is_no_trouble(on: tuple[str, ...]) -> None:
     command = f'"{sys.executable}" -m penstock settings list {" ".join(on)} | head -c 1'
     with anyio.fail_after(30):
