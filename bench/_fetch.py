@@ -18,6 +18,7 @@ from streams.buckets.bucket import Bucket
 from streams.embedded.server import EmbeddedServer, embedded_server
 from streams.link.connection import Connection, connect
 from streams.publish.publisher import Publisher
+from streams.subjects import Namespace
 from streams.topology.specs import wanted
 from streams.topology.topology import apply
 
@@ -102,12 +103,16 @@ class Bench:
 
 
 @asynccontextmanager
-async def fetch_bench() -> AsyncIterator[Bench]:
+async def fetch_bench(*, job_streams: int = 1) -> AsyncIterator[Bench]:
     """Open a bench on a fresh server. Everything that it started ends with the block."""
+    namespace = Namespace(job_streams=job_streams)
     with TemporaryDirectory(prefix="penstock-bench-") as folder:
         async with embedded_server(Path(folder) / "server") as server:
-            async with connect(server.url, name="bench") as connection, Publisher(connection) as publisher:
-                await apply(connection, wanted(connection.namespace, profile="fast"))
+            async with (
+                connect(server.url, name="bench", namespace=namespace) as connection,
+                Publisher(connection) as publisher,
+            ):
+                await apply(connection, wanted(namespace, profile="fast"))
                 bench = Bench(server, Path(folder), connection, publisher)
                 try:
                     yield bench

@@ -15,11 +15,14 @@ from actors.jobs.rules.job_answers import MOST_TOPICS, Added
 from actors.jobs.stream import JobStream
 from bench._delayed import FILLED, Bed, lateness_bed, memory_mb
 from bench._fetch import fetch_bench
+from bench._quiet import cpu_s
 from bench._scale import Line
 from bench.jobs import open_bench_desk
 from streams.clock import monotonic_s
 from streams.messages.jobs import MOST_JOBS, NewJob, body_of
 from streams.publish.publisher import Outgoing
+from streams.topology.specs import job_consumer
+from streams.topology.topology import ensure_consumer
 
 SIZES = (10_000, 100_000)
 TOPICS = (300, 3_000)
@@ -28,6 +31,9 @@ JOBS_A_TOPIC = 10
 PAGE, PAGES, LOOKS, FIRST_ADDS = 100, 40, 5, 200
 LISTED_S, PAGE_MS, FIRST_ADD_MS, ADD_MS = 1.0, 10.0, 20.0, 20.0
 LOOK_S = 0.02
+TAKES = 300
+PARTS = 8
+TAKE_MS = 1.5
 MONTH_MS, YEAR_MS = 30 * 86_400_000, 365 * 86_400_000
 BODY = body_of("x" * 198)
 
@@ -55,7 +61,7 @@ class _Waiting(NamedTuple):
 
 async def lines() -> list[Line]:
     """Measure each in turn."""
-    return [await _adds(), *await _of_topics(), *await _of_waiting_jobs(WAITING)]
+    return [await _adds(), *await _of_topics(), *await _of_taken_topics(), *await _of_waiting_jobs(WAITING)]
 
 
 async def far_lines() -> list[Line]:
@@ -119,6 +125,38 @@ async def _with_topics(size: int) -> _Topics:
             add_ms=statistics.median(took_ms),
             slow_add_ms=statistics.quantiles(took_ms, n=100)[98],
         )
+
+
+async def _of_taken_topics() -> list[Line]:
+    """Take jobs of one topic while others have consumers, with jobs in one stream and in several (ADR 83). In one the
+    server needs more for each consumer that is there. That is known, and has no limit here."""
+    found: list[Line] = []
+    for job_streams, growth, most in ((1, 20.0, None), (PARTS, 10.0, TAKE_MS)):
+        small, large = [await _with_taken_topics(size, job_streams) for size in TOPICS]
+        what = (
+            f"a job is reserved and finished, jobs in {job_streams} stream{'s' * (job_streams > 1)}, the server's CPU"
+        )
+        found.append(
+            Line(
+                what=what, things="taken topics", unit="ms", sizes=TOPICS, costs=(small, large), most_growth=growth,
+                reached=large if most else None, most=most, of="ms",
+            )
+        )  # fmt: skip
+    return found
+
+
+async def _with_taken_topics(size: int, job_streams: int) -> float:
+    """Return how many milliseconds of the server's CPU a job costs that is reserved and finished."""
+    async with fetch_bench(job_streams=job_streams) as bench, open_bench_desk(bench) as desk:
+        for number in range(size):
+            await ensure_consumer(bench.connection, job_consumer(bench.connection.namespace, f"t{number}"))
+        await desk.add([NewJob(topic="t0", id=f"{n}", body=BODY) for n in range(TAKES)])
+        before_s = cpu_s(bench.server_pid)
+        for _ in range(TAKES):
+            [reserved] = await desk.reserve("t0", wait_ms=10_000)
+            [answer] = await desk.finish([reserved.receipt])
+            assert answer.code == "ok"
+        return (cpu_s(bench.server_pid) - before_s) * 1000 / TAKES
 
 
 async def _knows(desk: JobDesk, size: int) -> bool:
