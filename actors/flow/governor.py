@@ -18,6 +18,7 @@ logged.
 """
 
 import logging
+import math
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -53,6 +54,9 @@ TERM = "flow.governor.term"
 """Written by each governor once it is elected. It stays when the lease has ended."""
 LEASE_TTL_S = 1
 """A killed governor has a successor within two seconds. So the nodes can still ask for what they had (`CLAIM_S`)."""
+LOST_TTL_S, LOST_S = 3, 60.0
+"""A node that has lost the lease holds the next ones for so long, for a minute. On a machine without a free core its
+loop or the server's answers are late by a second, and the lease would be lost again and again (ADR 85)."""
 IDLE_S, IDLE_TTL_S = 10.0, 3
 """Without requests for so long the lease is renewed each second. Then nobody has a share, and nobody claims one."""
 AGAIN_S = 0.2
@@ -83,8 +87,14 @@ class Governor:
         """The revision of `TERM` as this node wrote it, and what it knew as the governor."""
         self._was_out = False
         """The last try to be elected had no answer."""
+        self._lost_s = -math.inf
+        """When this node lost the lease last."""
         self.elected = anyio.Event()
         """Set while this node is the governor."""
+
+    @property
+    def _ttl_s(self) -> int:
+        return LEASE_TTL_S if monotonic_s() - self._lost_s > LOST_S else LOST_TTL_S
 
     def missing(self) -> None:
         """Stand for election: no governor answers."""
@@ -97,6 +107,7 @@ class Governor:
             lease = await self._try_to_acquire()
             if lease is not None:
                 await hold(lease, self._lead)
+                self._lost_s = monotonic_s()
             await anyio.sleep(AGAIN_S * (0.5 + chance()))
             if lease is None and not (self._was_out and self._term is not None):
                 self._is_missing = anyio.Event()
@@ -107,7 +118,7 @@ class Governor:
             if self._was_out and self._term is None:
                 await self._leases.get(LEASE)
                 await anyio.sleep(HEAD_START_S)
-            lease = await acquire(self._leases, LEASE, self._node, ttl_s=LEASE_TTL_S)
+            lease = await acquire(self._leases, LEASE, self._node, ttl_s=self._ttl_s)
         except (Disconnected, OutcomeUnknown, Refused) as error:
             self._was_out = True
             log.debug("governor.no_campaign", extra=fields(error=str(error)))
@@ -155,7 +166,7 @@ class Governor:
                     message = None
                     with anyio.move_on_after(IDLE_S):
                         message = await receive.receive()
-                    lease.ttl_s = IDLE_TTL_S if message is None else LEASE_TTL_S
+                    lease.ttl_s = IDLE_TTL_S if message is None else self._ttl_s
                     if message is not None:
                         await self._answer(governing, slotting, lease, message)
             finally:

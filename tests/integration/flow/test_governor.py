@@ -17,6 +17,7 @@ from actors.runtime.rates.requests import RateRequest, WantedRate
 from actors.runtime.rules.pacing import Rate
 from streams.buckets.bucket import Bucket
 from streams.buckets.entries import Change
+from streams.buckets.lease import read_record
 from streams.clock import monotonic_s
 from streams.embedded.server import EmbeddedServer
 from streams.link.connection import Connection
@@ -101,6 +102,36 @@ async def test_a_governor_without_requests_renews_its_lease_each_second_and_with
                         tasks.start_soon(hand.spend)
                         await hand.has_begun(1)
                 tasks.cancel_scope.cancel()
+
+
+async def test_a_governor_that_lost_its_lease_holds_the_next_one_for_longer(
+    server: EmbeddedServer, connection: Connection, publisher: Publisher
+) -> None:
+    """Else a machine without a free core takes it away again and again."""
+    leases = Bucket(connection, publisher, connection.namespace.bucket("LEASES"), bytes)
+    async with flow_town(server, connection, RATE) as town:
+        hand = await town.join("a")
+        await hand.has_begun(RATE)
+        hand.link.freeze()
+        with anyio.fail_after(WITHIN_S):
+            while hand.governor.elected.is_set():  # noqa: ASYNC110 # a lease ends by the clock
+                await anyio.sleep(0.02)
+        hand.link.heal()
+        stored_ms, marks = [0], [""]
+        with anyio.fail_after(WITHIN_S):
+            await hand.governor.elected.wait()
+            async with leases.watch(governor.LEASE) as changes:
+                async for change in changes:
+                    record = None
+                    if isinstance(change, Change) and change.entry is not None:
+                        record = read_record(change.entry.raw)
+                    if record is None or not isinstance(change, Change) or change.entry is None:
+                        continue
+                    stored_ms.append(change.entry.stored_ms)
+                    marks.append(record.mark)
+                    if marks[-1] == marks[-2] and stored_ms[-1] - stored_ms[-2] > 900 * governor.LEASE_TTL_S:
+                        break  # one of a second is renewed three times in it, and would be lost by then
+        assert holds(town)
 
 
 async def has_all(town: FlowTown, one: FlowHand) -> None:
