@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
 from collections.abc import AsyncIterator
 from itertools import pairwise
@@ -15,14 +14,13 @@ import pytest
 import penstock
 from actors.batch.instances import InstanceExists, UnknownInstance
 from actors.batch.items import BatchItems
-from actors.batch.rules import rounds
 from actors.batch.rules.record import Instance
 from actors.batch.rules.refusals import BatchRefused
 from actors.batch.tasks import UnknownTask
 from streams.errors import OutcomeUnknown, RevisionConflict
 from streams.link.connection import Connection
 from streams.messages.batch import ChunkResult, Counts
-from tests.support.batches import LONG_S, Plant, plant, plant_in_its_own_task
+from tests.support.batches import LONG_S, Plant, plant_in_its_own_task
 from tests.support.moments import a_moment
 
 QUICK: dict[str, Any] = {"retry_base_s": 0.01, "retry_cap_s": 0.02}
@@ -471,69 +469,3 @@ async def test_cancelled_at_a_low_rate_it_does_not_wait_for_its_turn(node: Plant
     ended = await node.until(view.instance_id, "cancelled")
     assert anyio.current_time() - began_s < 30  # sixty items at one a second would take a minute
     assert ended.counts.ended == 60
-
-
-@penstock.batch("slow-ends", concurrency=1)
-class SlowEnds:
-    async def split(self, ctx: penstock.SplitContext) -> None:
-        await ctx.commit(*range(12))
-
-    async def map(self, item: int) -> None:
-        log.ran[item] += 1
-        await anyio.sleep(0.03)
-
-
-@penstock.batch("slow-ends-once", is_idempotent=False)
-class SlowEndsOnce(SlowEnds):
-    pass
-
-
-@pytest.mark.parametrize("task", ["slow-ends", "slow-ends-once"])
-async def test_the_ends_of_a_slow_chunk_are_stored_while_it_runs(
-    connection: Connection, monkeypatch: pytest.MonkeyPatch, task: str
-) -> None:
-    monkeypatch.setattr(rounds, "OPEN_S", 0.05)
-    async with plant(connection, [task]) as node:
-        view = await node.run(task)
-        results = await node.results(view.instance_id)
-    assert view.counts == Counts(succeeded=12)
-    assert log.ran == Counter(range(12))
-    assert {result.chunk for result in results} == {0, 1}
-    assert len([result for result in results if result.chunk == 0]) > 2
-
-
-TOGETHER = 4
-"""Fewer than the first chunk has."""
-
-
-class Together:
-    """Its items end when so many are at work at the same time. One item comes alone."""
-
-    async def split(self, ctx: penstock.SplitContext) -> None:
-        await ctx.commit(*range(1 + TOGETHER))
-
-
-@penstock.batch("together-async", chunk_items=1 + TOGETHER)
-class TogetherAsync(Together):
-    async def map(self, item: int) -> None:
-        log.ran[item] += 1
-        if log.ran.total() > TOGETHER:
-            log.gate.set()
-        await log.gate.wait()
-
-
-@penstock.batch("together-plain", chunk_items=1 + TOGETHER, item_timeout_s=5, attempts=1)
-class TogetherPlain(Together):
-    meeting = threading.Barrier(TOGETHER)
-
-    def map(self, item: int) -> None:
-        if item:
-            self.meeting.wait()
-        else:
-            threading.Event().wait(0.02)  # a slow item: the others run beside each other
-
-
-async def test_items_of_a_chunk_run_at_the_same_time_unasked(connection: Connection) -> None:
-    async with plant(connection, ["together-async", "together-plain"]) as node:
-        for task in ("together-async", "together-plain"):
-            assert (await node.run(task)).counts == Counts(succeeded=1 + TOGETHER)

@@ -1,9 +1,13 @@
-"""A small adapter file as a table, for tests to change."""
+"""A small adapter file as a table, for tests to change, and answers for it to read."""
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
+from platforms.adapter import Page, Response
 from platforms.declared import DeclaredAdapter, declare
+
+AT = 1_700_000_000_000
 
 
 def table(**changes: Any) -> dict[str, Any]:
@@ -31,3 +35,16 @@ def table(**changes: Any) -> dict[str, Any]:
 
 def adapter(**changes: Any) -> DeclaredAdapter:
     return declare(table(**changes))
+
+
+def answer(body: object, status: int = 200, **headers: str) -> Response:
+    raw = body if isinstance(body, bytes) else json.dumps(body).encode()
+    return Response(status, {name.replace("_", "-"): value for name, value in headers.items()}, raw)
+
+
+def row(**changes: Any) -> dict[str, Any]:
+    return {"id": "a", "v": 1, "at": AT} | changes
+
+
+def page(*rows: object, adapter_: DeclaredAdapter | None = None, **more: Any) -> Page:
+    return (adapter_ or adapter()).page(answer({"orders": list(rows), **more}))
