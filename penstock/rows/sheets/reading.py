@@ -48,6 +48,8 @@ def read_rows(
 def _read(path: Path, kind: InputKind, limits: SheetLimits, sheet: str, encoding: str) -> Iterator[Row]:
     if sheet and kind != "xlsx":
         raise BadSheet(f"a {kind} file has no sheets; leave the sheet {sheet[:80]!a} out")
+    if encoding and kind != "csv" and (kind, encoding) != ("jsonl", "utf-8"):
+        raise BadSheet(f"only a csv file has an encoding of its own, and this is {kind}; leave {encoding} out")
     match kind:
         case "xlsx":
             return named_rows(_xlsx(path, limits, sheet), limits)

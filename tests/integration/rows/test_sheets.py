@@ -45,8 +45,11 @@ def same(_name: str, data: bytes) -> bytes:
     return data
 
 
-async def rows_of(path: Path, limits: SheetLimits | None = None, *, name: str = "", sheet: str = "") -> list[object]:
-    return [row async for part in parse_sheet(path, limits=limits, name=name, sheet=sheet) for row in part]
+async def rows_of(
+    path: Path, limits: SheetLimits | None = None, *, name: str = "", sheet: str = "", encoding: str = ""
+) -> list[object]:
+    parts = parse_sheet(path, limits=limits, name=name, sheet=sheet, encoding=encoding)
+    return [row async for part in parts for row in part]
 
 
 @pytest.fixture
@@ -131,6 +134,17 @@ async def test_a_named_sheet_is_read(tmp_path: Path) -> None:
     path.write_text("a\n1\n", encoding="utf-8")
     with pytest.raises(BadSheet, match="a csv file has no sheets; leave the sheet 'rows' out"):
         await rows_of(path, sheet="rows")
+
+
+async def test_an_encoding_is_for_a_csv_file_alone(tmp_path: Path) -> None:
+    path = workbook(tmp_path / "a.xlsx", [["a"], [1]])
+    with pytest.raises(BadSheet, match="only a csv file has an encoding of its own, and this is xlsx; leave gb18030"):
+        await rows_of(path, encoding="gb18030")
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"a":1}\n', encoding="utf-8")
+    assert await rows_of(path, encoding="utf-8") == [(1, {"a": 1})], "what it is"
+    with pytest.raises(BadSheet, match="this is jsonl; leave windows-1252 out"):
+        await rows_of(path, encoding="latin1")
 
 
 # ---- what is refused
