@@ -64,7 +64,7 @@ def read_submission(topic: str, payload: bytes, *, seq: int, stored_ms: int) -> 
     return replace(
         new,
         topic=topic,
-        id=new.id or f"submit-{stored_ms}-{seq}",
+        id=new.id or ("" if new.nonce else f"submit-{stored_ms}-{seq}"),  # a nonce names the job as at each other door
         nonce=new.nonce or f"submit-{stored_ms}-{seq}",
         due_ms=stored_ms + new.delay_ms if is_delay else due_ms,
         delay_ms=0 if is_delay else new.delay_ms,

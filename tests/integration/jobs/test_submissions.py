@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import msgspec
 import pytest
 
 from actors.jobs.rules.job_answers import Listed
@@ -82,6 +83,17 @@ async def test_a_topic_in_the_payload_alone_will_do(office: Office) -> None:
     async with taking(office):
         await until_empty(office)
     assert (await peek(office, "a")).state == "ready"
+
+
+async def test_a_nonce_names_the_job_of_a_publish_as_of_any_other_add(office: Office) -> None:
+    (added,) = await office.desk.add([NewJob(topic=TOPIC, body=msgspec.Raw(b"1"), nonce="n1")])
+    for body in (1, 1, 2):
+        await hand_in(office, {"nonce": "n1", "body": body})
+    async with taking(office):
+        await until_empty(office)
+    assert (await office.desk.count(TOPIC)).ready == 1
+    assert bytes((await peek(office, added.id)).body) == b"1"
+    assert len(await office.dead()) == 1, "the one with another body"
 
 
 async def test_one_that_was_added_and_comes_again_after_its_expiry_is_not_told_to_be_refused(office: Office) -> None:
