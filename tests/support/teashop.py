@@ -95,6 +95,8 @@ class Teashop:
         """Each so many answers are an empty list beside an error, under HTTP 200."""
         self.lacking: dict[int, int] = {}
         """So many answers to requests for the details of an order do not have it yet."""
+        self.hidden: dict[int, int] = {}
+        """So many requests for the details of an order are answered by 404."""
         self.behind_s = 0
         """So far its clock is behind ours. It refuses windows that have not ended by it, and requests whose time (`at`)
         is another by more than five minutes."""
@@ -190,6 +192,10 @@ class Teashop:
         wanted = request.query["numbers"].split(",")
         self.largest_batch = max(self.largest_batch, len(wanted))
         self.detail_requests.append(wanted)
+        hidden = [number for number, left in self.hidden.items() if left and str(number) in wanted]
+        if hidden:
+            self.hidden |= {number: self.hidden[number] - 1 for number in hidden}
+            return web.json_response({"fault": {"code": "unknown"}}, status=404)
         found = [order for order in self.orders if str(order.number) in wanted and not self.lacking.get(order.number)]
         self.lacking = {key: left - (left > 0 and str(key) in wanted) for key, left in self.lacking.items()}
         rows = [order._asdict() for order in found]

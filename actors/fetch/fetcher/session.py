@@ -78,6 +78,7 @@ ENDED_AGAIN_MS = 1_000
 REFUSED_ATTEMPTS = 3
 """Attempts that must all end so before renewable credentials count as refused, and need a person."""
 
+NOT_FOUND = frozenset({404, 410})
 MOST_SHOWN = 4096
 MOST_DETAILS = 2_000
 """Whole orders that a session keeps."""
@@ -340,7 +341,7 @@ class PlatformSession:
                             Hopeless(f"the platform finds {len(keys)} details too many; lower [detail] batch")
                         )
                     case Bug(reason=reason):
-                        raise Stopped(Hopeless(without_secrets(reason), shown(response.body)))
+                        raise Stopped(self._refused_details(without_secrets(reason), response))
             except Garbled as error:
                 trouble = Later(reason=error.reason)
             except (PlatformDown, TooMuch) as error:
@@ -353,6 +354,13 @@ class PlatformSession:
             self._trouble = trouble
             await anyio.sleep(wait_ms / 1000)
         raise AssertionError("count() does not end")
+
+    def _refused_details(self, reason: str, response: Response) -> Failed | Hopeless:
+        """Return the outcome of refused details. Those that are not found may come after their list, once the source
+        has been read before: if not, the path may be wrong. After the last attempt the refusal is final."""
+        work = self._work
+        may_come = work.is_trusted and response.status in NOT_FOUND and work.slice.attempt <= work.settings.retries
+        return Failed(reason) if may_come else Hopeless(reason, shown(response.body))
 
     async def _send(self, make: Callable[[int], Request], *, is_detail: bool = False) -> Response:
         settings, declared, platform = self._work.settings, self._adapter.declaration, self._work.source.platform

@@ -280,6 +280,37 @@ async def test_details_that_come_after_their_list_are_waited_for(connection: Con
     assert sum(len(asked) > 3 for asked in shop.detail_requests if "61" in asked) == 1
 
 
+async def test_details_that_are_not_found_once_make_no_hole(connection: Connection, publisher: Publisher) -> None:
+    """A platform answers 404 for a while to an order that its list has. What it never finds is a hole."""
+    now_s = int(time.time())
+    orders = [TeaOrder(number, 1, now_s - 400 - 30 * number) for number in range(100)]
+    key = SourceKey("teapart", "hidden")
+    async with open_teashop(orders) as shop, running_node(connection, publisher) as node:
+        shop.hidden = {7: 2, 30: 1_000}
+        await put_setting(connection, publisher, "adapter.teapart", tomllib.loads(PARTIAL))
+        start_ms, account = (now_s - 4_000) * 1000, {"code": KEY}
+        await add_source(
+            connection,
+            publisher,
+            key,
+            adapter="teapart",
+            url=shop.url,
+            start_ms=start_ms,
+            account=account,
+            slice="600s",
+            concurrency=1,
+            retries=3,
+            retry_base="200ms",
+        )
+        ledger = await ledger_when(node.engine, key, lambda each: bool(each.holes) and not each.open, within_s=60)
+        stored = {int(order.order_key) for order in await stored_orders(connection)}
+    (hole,) = ledger.holes
+    assert (hole.attempts, hole.reason) == (4, "the platform refuses the request as it stands (404): unknown")
+    assert hole.start_ms <= orders[30].changed_s * 1000 < hole.end_ms
+    in_hole = {order.number for order in orders if hole.start_ms <= order.changed_s * 1000 < hole.end_ms}
+    assert {order.number for order in orders} - stored <= in_hole
+
+
 def of_backfill(ledger: Ledger) -> list[Pass]:
     return [each for each in ledger.passes if each.kind == "b"]
 
