@@ -80,7 +80,8 @@ class RowSieve:
             return rows
         bad = [*page.bad, *(BadRow(row.key[:LONGEST_KEY], fault, row.body[:_SHOWN]) for row, fault in odd)]
         listed = len(rows) + len(page.bad)
-        if len(bad) >= self._few_bad and 2 * len(bad) > listed:
+        few = _FEW_BAD if all(each.listed for each in bad) else self._few_bad  # details may come later than their list
+        if len(bad) >= few and 2 * len(bad) > listed:
             raise Unreadable(f"{len(bad)} of {listed} rows of an answer cannot be read; {_told(bad[0])}", bad[0].body)
         for each in bad:
             self.bad.setdefault((each.key, each.body), each)

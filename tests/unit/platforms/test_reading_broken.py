@@ -1,5 +1,6 @@
 """What a reading makes of platforms that repeat pages, miscount or ignore windows, and of rows that nobody can read."""
 
+from contextlib import nullcontext
 from typing import Literal
 
 import pytest
@@ -17,6 +18,7 @@ from platforms.adapter import (
     WindowRules,
 )
 from platforms.bounds import Bounds, Window
+from platforms.details import without_details
 from platforms.errors import BrokenContract, Unreadable
 from platforms.reading import Ask, Reading
 from tests.unit.platforms.listing_model import ModelPlatform, declaration, read_all
@@ -345,6 +347,16 @@ def test_where_most_rows_of_an_answer_cannot_be_read_the_reading_ends_and_says_s
     )
     assert told.value.said == b'{"n":0}'
     assert reading.bad == ()
+
+
+@pytest.mark.parametrize(("late", "fails"), [(1, False), (2, False), (3, True)])
+def test_a_new_source_may_list_an_order_or_two_before_it_has_their_details(late: int, fails: bool) -> None:
+    """Three of three show a wrong `[detail] key`."""
+    page = Page([], total=late, bad=[without_details(Row(f"b{n}", 1, 5, b"{}")) for n in range(late)])
+    reading = Reading(declaration(size=200), WINDOW, sets_bad_aside=True, is_trusted=False)
+    with pytest.raises(Unreadable) if fails else nullcontext():
+        reading.feed(page)
+    assert len(reading.bad) == (0 if fails else late)
 
 
 ODD_ROWS = {
