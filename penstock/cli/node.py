@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from penstock.node.config import Config
     from penstock.node.node import Node
     from streams.link.connection import Connection
-    from streams.topology.specs import Topology
+    from streams.subjects import Namespace
 
 log = logging.getLogger(__name__)
 
@@ -172,6 +172,8 @@ async def _init(
 ) -> None:
     """Make the streams and buckets on a server, or bring them up to this version."""
     from penstock.cli.settings import seed_of
+    from penstock.node.session import hub_topology, topology_of
+    from streams.subjects import Namespace
     from streams.topology.specs import MOST_JOB_STREAMS
     from streams.topology.topology import apply, diff
 
@@ -182,8 +184,10 @@ async def _init(
         why = "the hub has no jobs" if hub else f"{job_streams} is not among 1 to {MOST_JOB_STREAMS}"
         raise UsageError(f"--job-streams: {why}")
     levels = seed_of(seed)
+    topology = hub_topology(config) if hub else topology_of(config, Namespace(config.namespace))
     async with call.session(config) as session:
-        topology = await _wanted(config, session.connection, hub=hub, job_streams=job_streams)
+        if not hub:
+            topology = topology_of(config, await _with_job_streams(session.connection, job_streams))
         found = await (
             diff(session.connection, topology) if check else apply(session.connection, topology, adopt=adopt)
         )
@@ -200,19 +204,16 @@ async def _init(
     call.out.result({"differences": lines, "is_applied": not check, "seeded": _seeded(told)})
 
 
-async def _wanted(config: "Config", connection: "Connection", *, hub: bool, job_streams: int | None) -> "Topology":
-    """Return what is to be on the server, with as many streams of jobs as it has, unless a number is given."""
+async def _with_job_streams(connection: "Connection", job_streams: int | None) -> "Namespace":
+    """Return the namespace with as many streams of jobs as the server has, unless a number is given."""
     from msgspec.structs import replace
 
-    from penstock.node.session import hub_topology, topology_of
     from streams.topology.topology import learn_job_streams
 
-    if hub:
-        return hub_topology(config)
     await learn_job_streams(connection, is_first_lost=True)
     if job_streams is not None:
         connection.namespace = replace(connection.namespace, job_streams=job_streams)
-    return topology_of(config, connection.namespace)
+    return connection.namespace
 
 
 async def _seed(connection: "Connection", file: Path | None, *, is_overwriting: bool) -> "Seeded":
