@@ -164,9 +164,9 @@ class JobAdds:
         there, or one that was added under the same nonce ended since `first`. Every such job has `late_s` (LATE_S).
 
         Nothing is stored if the server may have forgotten since `first` what it had stored: OutcomeUnknown."""
-        first_s = monotonic_s() - first.age_s
+        first_s, topics = monotonic_s() - first.age_s, {job.topic for job in jobs}
         try:
-            is_remembered = self._is_remembered(first) and await self._led_since_s(jobs) <= first_s
+            is_remembered = self._is_remembered(first) and await self._jobs.led_since_s(topics, ASK_S) <= first_s
         except StreamError as error:
             return [error for _ in jobs]
         if not is_remembered:
@@ -185,9 +185,6 @@ class JobAdds:
             else isinstance(outcome, int)
             for outcome in outcomes
         ]
-
-    async def _led_since_s(self, jobs: Sequence[JobRecord]) -> float:
-        return await self._jobs.led_since_s({job.topic for job in jobs}, ASK_S)
 
     def _is_remembered(self, first: FirstTry) -> bool:
         """Return whether the server still knows the message id of a first try, if that was stored."""

@@ -186,11 +186,7 @@ class PlatformSession:
             answer = await self._once(reading, ask, is_last=tried == IN_PLACE_TRIES)
             if isinstance(answer, list):
                 return answer
-            wait_ms = wait_of(answer, self._work.settings, tried)
-            if wait_ms > IN_PLACE_MS or tried == IN_PLACE_TRIES:
-                raise Stopped(self._ending(answer))
-            self._trouble = answer
-            await anyio.sleep(wait_ms / 1000)
+            await self._wait_in_place(answer, tried)
         raise AssertionError("count() does not end")
 
     async def _once(self, reading: WindowReading, ask: Ask, *, is_last: bool) -> list[Row] | Trouble:
@@ -348,12 +344,16 @@ class PlatformSession:
                 trouble = PlatformDown(str(error))
             if isinstance(trouble, SlowDown):
                 trouble = await self._slowed(trouble)
-            wait_ms = wait_of(trouble, self._work.settings, tried)
-            if wait_ms > IN_PLACE_MS or tried == IN_PLACE_TRIES:
-                raise Stopped(self._ending(trouble))
-            self._trouble = trouble
-            await anyio.sleep(wait_ms / 1000)
+            await self._wait_in_place(trouble, tried)
         raise AssertionError("count() does not end")
+
+    async def _wait_in_place(self, trouble: Trouble, tried: int) -> None:
+        """Wait before the request is sent again. Raises Stopped if the wait is long, or no other try is left."""
+        wait_ms = wait_of(trouble, self._work.settings, tried)
+        if wait_ms > IN_PLACE_MS or tried == IN_PLACE_TRIES:
+            raise Stopped(self._ending(trouble))
+        self._trouble = trouble
+        await anyio.sleep(wait_ms / 1000)
 
     def _refused_details(self, reason: str, response: Response) -> Failed | Hopeless:
         """Return the outcome of refused details. Those that are not found may come after their list, once the source

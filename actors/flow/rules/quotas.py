@@ -48,9 +48,9 @@ def deal(total: int, shards: Sequence[str], first: int, least: int = 1) -> dict[
 
 def next_first(total: int, count: int, first: int, least: int = 1) -> int:
     """Return where the next deal begins, so that all shards get the remainders in turn. `count`: of the shards."""
-    if not count or total <= 0:
-        return first % count if count else 0
-    taking = _taking(total, count, least)
+    if not count:
+        return 0
+    taking = min(total, _taking(total, count, least))
     return (first + (taking if taking < count else total)) % count
 
 
