@@ -17,7 +17,7 @@ from streams.link.connection import Connection
 from streams.publish.publisher import Publisher
 from tests.support.engine import Node, add_source, ledger_bucket, ledger_when, put_setting, running_node, stored_orders
 from tests.support.letters import dead_letters
-from tests.support.teashop import KEY, PARTIAL, TeaOrder, open_teashop
+from tests.support.teashop import KEY, PARTIAL, TeaOrder, Teashop, open_teashop
 
 REST = """
 name = "tearest"
@@ -85,6 +85,22 @@ modified = { path = "updatedAt" }
 """
 
 FILES = {text.split('"')[1]: text for text in (REST, GRAPHQL, PARTIAL)}
+
+
+async def add_teashop(
+    connection: Connection, publisher: Publisher, key: SourceKey, shop: Teashop, start_s: int, **own: Any
+) -> None:
+    """Add a source of the shop by the adapter of its platform's name."""
+    await add_source(
+        connection,
+        publisher,
+        key,
+        adapter=key.platform,
+        url=shop.url,
+        start_ms=start_s * 1000,
+        account={"code": KEY},
+        **own,
+    )
 
 
 async def test_short_files_read_whole_shops_with_default_settings(connection: Connection, publisher: Publisher) -> None:
@@ -167,17 +183,7 @@ async def test_a_shop_whose_clock_is_ten_minutes_behind_is_neither_parked_nor_fu
         table = tomllib.loads(REST.replace("[auth]", f"{asks}\n[auth]") + rule)
         await put_setting(connection, publisher, "adapter.tearest", table)
         for source, ago_s in ((new, 300), (key, 3_000)):
-            start_ms, account = (now_s - ago_s) * 1000, {"code": KEY}
-            await add_source(
-                connection,
-                publisher,
-                source,
-                adapter="tearest",
-                url=shop.url,
-                start_ms=start_ms,
-                account=account,
-                slice="1m",
-            )
+            await add_teashop(connection, publisher, source, shop, now_s - ago_s, slice="1m")
         ledger = await ledger_when(node.engine, key, lambda each: each.watermark_ms > (now_s - 750) * 1000)
         assert (ledger.holes, ledger.state, ledger.watermark_ms < (now_s - 600) * 1000) == ((), "running", True)
         assert {int(order.order_key) for order in await stored_orders(connection)} >= set(range(3, 100))
@@ -204,18 +210,7 @@ async def test_a_shop_with_limits_is_read_whole(
         for name, value in limits.items():
             setattr(shop, name, value)
         await put_setting(connection, publisher, "adapter.tearest", tomllib.loads(REST))
-        start_ms, account = (now_s - 6_450) * 1000, {"code": KEY}
-        await add_source(
-            connection,
-            publisher,
-            key,
-            adapter="tearest",
-            url=shop.url,
-            start_ms=start_ms,
-            account=account,
-            slice="100m",
-            again_slice="100m",
-        )
+        await add_teashop(connection, publisher, key, shop, now_s - 6_450, slice="100m", again_slice="100m")
         ledger = await ledger_when(
             node.engine, key, lambda each: each.watermark_ms >= (now_s - 450) * 1000 or bool(each.holes), within_s=60
         )
@@ -257,18 +252,7 @@ async def test_details_that_come_after_their_list_are_waited_for(connection: Con
     async with open_teashop(orders) as shop, running_node(connection, publisher) as node:
         shop.lacking = {7: 1, 60: 2, 61: 1_000}
         await put_setting(connection, publisher, "adapter.teapart", tomllib.loads(PARTIAL))
-        start_ms, account = (now_s - 4_000) * 1000, {"code": KEY}
-        await put_setting(connection, publisher, "fetch.teapart", {"retries": 3, "retry_base": "200ms"})
-        await add_source(
-            connection,
-            publisher,
-            key,
-            adapter="teapart",
-            url=shop.url,
-            start_ms=start_ms,
-            account=account,
-            slice="auto",
-        )
+        await add_teashop(connection, publisher, key, shop, now_s - 4_000, slice="auto")
         ledger = await ledger_when(
             node.engine, key, lambda each: each.watermark_ms > (now_s - 350) * 1000 or bool(each.holes), within_s=120
         )
@@ -288,19 +272,8 @@ async def test_details_that_are_not_found_once_make_no_hole(connection: Connecti
     async with open_teashop(orders) as shop, running_node(connection, publisher) as node:
         shop.hidden = {7: 2, 30: 1_000}
         await put_setting(connection, publisher, "adapter.teapart", tomllib.loads(PARTIAL))
-        start_ms, account = (now_s - 4_000) * 1000, {"code": KEY}
-        await add_source(
-            connection,
-            publisher,
-            key,
-            adapter="teapart",
-            url=shop.url,
-            start_ms=start_ms,
-            account=account,
-            slice="600s",
-            concurrency=1,
-            retries=3,
-            retry_base="200ms",
+        await add_teashop(
+            connection, publisher, key, shop, now_s - 4_000, slice="600s", concurrency=1, retries=3, retry_base="200ms"
         )
         ledger = await ledger_when(node.engine, key, lambda each: bool(each.holes) and not each.open, within_s=60)
         stored = {int(order.order_key) for order in await stored_orders(connection)}
@@ -387,15 +360,12 @@ async def test_a_login_that_outlasts_its_attempt_is_kept(connection: Connection,
     async with open_teashop(orders) as shop, running_node(connection, publisher) as node:
         shop.login_s = 3.0
         await put_setting(connection, publisher, "adapter.teaslow", table)
-        start_ms, account = (now_s - 3_450) * 1000, {"code": KEY}
-        await add_source(
+        await add_teashop(
             connection,
             publisher,
             key,
-            adapter="teaslow",
-            url=shop.url,
-            start_ms=start_ms,
-            account=account,
+            shop,
+            now_s - 3_450,
             slice="50m",
             again_slice="1h",
             timeout="2s",
