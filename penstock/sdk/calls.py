@@ -42,7 +42,7 @@ from streams.link.frames import Message
 from streams.messages.jobs import AGE_HEADER, MEMORY_HEADER
 from streams.micro import QUESTION_HEADER, WHO, Has
 
-__all__ = ["Answered", "ServiceClient", "client_error"]
+__all__ = ["Answered", "JudgedByDesk", "ServiceClient", "client_error"]
 
 _T = TypeVar("_T")
 
@@ -66,6 +66,10 @@ LATE_S = 30.0
 """Seconds for which a late reply is awaited, if it has to be taken back."""
 AGAIN = Backoff(growth="exponential", base_ms=10, cap_ms=1_500, spread=2.0)
 """The waits between two tries."""
+
+
+class JudgedByDesk(Exception):
+    """A client that stores jobs by itself cannot judge one of these, and has stored none: a desk adds them."""
 
 
 class Answered(NamedTuple):

@@ -15,7 +15,7 @@ from actors.runtime.supervisor import one_error
 from actors.runtime.turns import Carriers, Deferred, Turns
 from penstock.api.forms.jobs import JobOptions
 from penstock.errors import Timeout, UsageError
-from penstock.sdk.calls import BegunRequest, ServiceClient, client_error
+from penstock.sdk.calls import BegunRequest, JudgedByDesk, ServiceClient, client_error
 from penstock.sdk.client_forms import MILLISECONDS, too_large
 from penstock.sdk.job_replies import add_answers, added_of, one_each, repeated_add
 from streams.errors import StreamError
@@ -80,7 +80,10 @@ class ClientAdds:
     async def add(self, job: NewJob) -> Added:
         """Add a named job. Raises the client's errors. A Timeout carries the job."""
         try:
-            return added_of(too_large(job) or await self._sent(job))
+            try:
+                return added_of(too_large(job) or await self._sent(job))
+            except JudgedByDesk:
+                return added_of(await self._sent_there(job))
         except Timeout as lost:
             lost.job = job
             raise
@@ -94,6 +97,9 @@ class ClientAdds:
         """Send a job. The answer raises the client's errors, and StreamError."""
         if self.direct is not None and self.direct.takes(job):
             return self.direct.add_one(job)
+        return self._sent_there(job)
+
+    def _sent_there(self, job: NewJob) -> Awaitable[Added | NotAdded]:
         encoded = encode_new_job(job)
         return self._turns.call(encoded, size=len(encoded) + 1, kind=None)
 
@@ -117,9 +123,17 @@ class ClientAdds:
                 for part in parts_of([len(job) + 1 for job in encoded], self.room(), MOST_IN_PART):
                     tasks.start_soon(send, there[part], partial(self._send, None, encoded[part]))
                 for part in parts_of([1] * len(here), MOST_JOBS, MOST_DIRECT):
-                    assert direct is not None
-                    tasks.start_soon(send, here[part], partial(direct.add, [jobs[at] for at in here[part]]))
+                    tasks.start_soon(send, here[part], partial(self._add_here, [jobs[at] for at in here[part]]))
         return [answer for answer in answers if answer is not None]
+
+    async def _add_here(self, jobs: Sequence[NewJob]) -> Sequence[Added | NotAdded]:
+        assert self.direct is not None
+        try:
+            return await self.direct.add(jobs)
+        except JudgedByDesk:
+            encoded = [encode_new_job(job) for job in jobs]
+            parts = parts_of([len(job) + 1 for job in encoded], self.room(), MOST_IN_PART)
+            return [answer for part in parts for answer in await self._send(None, encoded[part])]
 
     def _send(self, _kind: None, jobs: Sequence[bytes]) -> Awaitable[list[Added | NotAdded]]:
         """Send jobs at once. Whoever waits gets the answers."""

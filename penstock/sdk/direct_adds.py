@@ -2,8 +2,9 @@
 
 It follows the settings of the topics and the server's clock, watches whether the server's store is full, and adds by
 the code of the desk (actors/jobs/adding.py). What only nodes can judge goes to a desk all the same: a job that replaces
-another, which a node may have fetched ahead, and a job of a topic with a limit of waiting jobs or with a region. While
-the settings cannot be followed, everything goes to a desk.
+another, which a node may have fetched ahead, and a job of a topic with a limit of waiting jobs or with a region. A
+topic that gets a region just after `takes` has looked raises JudgedByDesk, before anything is stored. While the
+settings cannot be followed, everything goes to a desk.
 
 It needs the rights of a node (docs/operations.md).
 """
@@ -24,7 +25,7 @@ from actors.runtime.broker.cluster_watch import ClusterWatch
 from actors.runtime.broker.store_watch import HealthWatch
 from actors.runtime.logs import fields
 from actors.runtime.supervisor import one_error
-from penstock.sdk.calls import client_error
+from penstock.sdk.calls import JudgedByDesk, client_error
 from penstock.sdk.direct_takes import DirectTakes, open_takes
 from streams.backoff import Backoff
 from streams.buckets.bucket import Bucket
@@ -43,6 +44,13 @@ log = logging.getLogger(__name__)
 
 AGAIN = Backoff(growth="exponential", base_ms=200, cap_ms=10_000, spread=2.0)
 """The waits before what has failed is opened again."""
+
+
+class _DeskJudges(Anywhere):
+    """The bounds of a client: it does not know who owns a region."""
+
+    def stray(self, what: str, key: str, bound: str) -> str:
+        raise JudgedByDesk(f"{what}: a desk knows where {key!r} belongs")
 
 
 class DirectAdds:
@@ -66,7 +74,8 @@ class DirectAdds:
         return not settings.most_waiting and not settings.region_key
 
     async def add(self, jobs: Sequence[NewJob]) -> list[Added | NotAdded]:
-        """Add up to 1,000 jobs that it takes. Return the result of each, in order. Raises the client's errors."""
+        """Add up to 1,000 jobs that it takes. Return the result of each, in order. Raises the client's errors, and
+        JudgedByDesk."""
         assert self._adding is not None
         try:
             return await self._adding.add(jobs)
@@ -74,7 +83,8 @@ class DirectAdds:
             raise client_error(error) from error
 
     def add_one(self, job: NewJob) -> Awaitable[Added | NotAdded]:
-        """Add a job that it takes, together with others of the same turn of the loop. Raises StreamError."""
+        """Add a job that it takes, together with others of the same turn of the loop. Raises StreamError and
+        JudgedByDesk."""
         assert self._adding is not None
         return self._adding.add_one(job)
 
@@ -112,7 +122,7 @@ class DirectAdds:
                 copies=Copies(connection, lambda _topic: ()),
                 clock=clock,
                 admit=connection.store.admit,
-                bounds=Anywhere(),  # a desk adds what has a region
+                bounds=_DeskJudges(),
             )
             self._topics = topics
             try:

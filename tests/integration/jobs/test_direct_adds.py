@@ -92,6 +92,32 @@ async def test_what_it_cannot_judge_goes_to_a_desk(
         assert [answer.code for answer in answers] == ["ok", "ok", "quota"]
 
 
+async def test_a_topic_that_gets_a_region_meanwhile_is_judged_by_a_desk(
+    client: Client, office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It looks before it adds, and the topic's settings may come in between."""
+    await client.jobs.add("places", {"to": "before"})
+    await office.set("places", region_key="to")
+    direct = client.jobs.direct
+    assert direct is not None
+    while direct.takes(penstock.new_job("places")):
+        await a_moment()
+    monkeypatch.setattr(direct, "takes", lambda job: job.on_same != "replace")
+    jobs = [penstock.new_job("places", {"to": f"{n}"}) for n in range(3)]
+    with monkeypatch.context() as impatient:
+        impatient.setattr(client.jobs._service, "_timeout_s", 2.0)
+        with pytest.raises(penstock.Unavailable, match="no node answers"):
+            await client.jobs.add("places", {"to": "x"})
+        with pytest.raises(penstock.Unavailable, match="no node answers"):
+            await client.jobs.add_many(jobs)
+    assert (await office.desk.count("places")).ready == 1, "none was stored without a look at its region"
+    async with open_service(office):
+        assert (await client.jobs.add("places", {"to": "x"})).is_new
+        answers = await client.jobs.add_many([*jobs, penstock.new_job("places")])
+    assert [(answer.code, answer.topic) for answer in answers] == [("ok", "places")] * 4
+    assert (await office.desk.count("places")).ready == 1 + 1 + 4
+
+
 async def test_it_stops_before_the_store_is_full(
     server: EmbeddedServer, office: Office, monkeypatch: pytest.MonkeyPatch
 ) -> None:
