@@ -46,8 +46,9 @@ HOUR_MS = 3_600_000
 
 
 async def waiting_ids(connection: Connection) -> set[str]:
-    stream, pattern = connection.namespace.stream("JOBS"), connection.namespace.pattern("jobs", "delayed", ">")
-    return {entry.subject.rpartition(".")[2] async for entry in read_log(connection, stream, pattern)}
+    patterns = connection.namespace.jobs_patterns("delayed", ">")
+    logs = [read_log(connection, stream, pattern) for stream, pattern in patterns.items()]
+    return {entry.subject.rpartition(".")[2] for log in logs async for entry in log}
 
 
 async def test_jobs_become_ready_when_they_are_due_none_early_and_each_once(
@@ -109,7 +110,7 @@ async def test_a_job_that_was_cancelled_does_not_become_ready_and_one_replaced_d
             await delay(connection, publisher, "cancelled", soon_ms)
             seqs = {name: await delay(connection, publisher, name, soon_ms) for name in ("later", "never")}
             sooner = await delay(connection, publisher, "sooner", soon_ms + HOUR_MS)
-            stream = connection.namespace.stream("JOBS")
+            stream = connection.namespace.jobs_stream("mail")
             assert await purge_subject(connection, stream, connection.namespace.job("delayed", "mail", "cancelled"))
             await delay(connection, publisher, "later", soon_ms + 1_500, expected=seqs["later"])
             await delay(connection, publisher, "never", soon_ms + HOUR_MS, expected=seqs["never"], is_told=False)

@@ -34,7 +34,7 @@ async def client(server: EmbeddedServer, office: Office, monkeypatch: pytest.Mon
 async def _pulled(office: Office, pulls: PullOnce, *, priority: Priority = "normal") -> Delivery:
     """Take a job as handlers in a node do."""
     consumer = job_consumer(office.namespace, TOPIC, priority).name
-    [delivery] = await pulls.pull(office.namespace.stream("JOBS"), consumer, most=1, wait_s=20)
+    [delivery] = await pulls.pull(office.namespace.jobs_stream(TOPIC), consumer, most=1, wait_s=20)
     return delivery
 
 
@@ -105,7 +105,7 @@ async def test_whoever_is_cancelled_leaves_no_job_held_by_nobody(
     async with proxy(server.port) as link:
         opened = penstock.connect(link.url, namespace=office.namespace.name, direct=True)
         async with opened as other:
-            link.hold("server", at=b".jobs.reserved.")
+            link.hold("server", at=b".reserved.")
             caller = asyncio.create_task(other.jobs.reserve_many(TOPIC, wait=10))
             await link.holds("server")
             caller.cancel()

@@ -45,8 +45,8 @@ async def until(is_so: Callable[[], bool]) -> None:
 
 
 async def consumers(connection: Connection) -> set[str]:
-    answer = await connection.api(f"CONSUMER.NAMES.{connection.namespace.stream('JOBS')}")
-    return set(answer.get("consumers") or [])
+    answers = [await connection.api(f"CONSUMER.NAMES.{name}") for name in connection.namespace.jobs_streams()]
+    return {name for answer in answers for name in answer.get("consumers") or ()}
 
 
 async def test_a_topic_is_made_at_its_first_use_with_the_consumers_of_its_lanes(
@@ -101,7 +101,7 @@ async def test_a_missing_consumer_is_made_again(connection: Connection, bucket: 
     async with followed(connection, bucket) as topics:
         with fail_after(20):
             await topics.use("mail")
-            await connection.api(f"CONSUMER.DELETE.{connection.namespace.stream('JOBS')}.jobs_mail")
+            await connection.api(f"CONSUMER.DELETE.{connection.namespace.jobs_stream('mail')}.jobs_mail")
             await topics.use("mail")
             assert await consumers(connection) == set()  # nobody has told that it is missing
             topics.forget_consumer("mail")
@@ -183,7 +183,7 @@ async def test_a_consumer_that_nobody_pulls_from_goes_and_its_jobs_stay(
 ) -> None:
     """2,500 topics of one token cost the server 65 MB, for ever."""
     monkeypatch.setattr("streams.topology.specs.JOBS_IDLE_S", 0.5)
-    ready = connection.namespace.subject("jobs", "ready", "mail", "1")
+    ready = connection.namespace.job("ready", "mail", "1")
     async with followed(connection, bucket) as topics:
         with fail_after(60):
             await topics.use("mail", "normal")
@@ -192,7 +192,7 @@ async def test_a_consumer_that_nobody_pulls_from_goes_and_its_jobs_stay(
                 await a_moment()
             monkeypatch.setattr("streams.topology.specs.JOBS_IDLE_S", 60)
             async with PullOnce(connection) as pulls:
-                stream = connection.namespace.stream("JOBS")
+                stream = connection.namespace.jobs_stream("mail")
                 is_told = False
                 while not is_told:  # a server that has not heard of it yet answers nothing, or has nothing
                     try:

@@ -302,7 +302,7 @@ async def test_delayed_jobs_go_alone_and_timers_hear_of_each(
     assert {name: due_ms for name, (due_ms, _) in told.items()} == {
         f"{TOPIC}.{job.id}".encode(): answer.due_ms for job, answer in zip(jobs, answers, strict=True)
     }
-    stream, pattern = connection.namespace.stream("JOBS"), connection.namespace.pattern("jobs", "delayed", ">")
+    stream, pattern = connection.namespace.jobs_stream(TOPIC), connection.namespace.jobs_in("delayed", TOPIC)
     stored = {entry.subject.rpartition(".")[2]: entry.seq async for entry in read_log(connection, stream, pattern)}
     assert {name.decode().rpartition(".")[2]: seq for name, (_, seq) in told.items()} == stored
 
