@@ -1,13 +1,13 @@
 """The reading process: `python -m penstock.rows.sheets.child PATH KIND LIMITS SHEET ENCODING`, memory and time bounded.
 
-Writes lines of JSON to its standard output: `{"rows": [[number, {…}], …]}` some hundred at a time, and at the end
-`{"count": N}` or `{"error": "…"}`. Whatever a file does to its reader, this process is all that it does it to.
+Writes lines of JSON to its standard output: `{"rows": [[number, {…}], …]}` some hundred at a time, of large rows fewer,
+and at the end `{"count": N}` or `{"error": "…"}`. Whatever a file does to its reader, this process is all that it does
+it to.
 """
 
 import resource
 import sys
 from collections.abc import Iterator
-from itertools import islice
 from pathlib import Path
 
 import msgspec
@@ -18,6 +18,8 @@ from penstock.rows.sheets.reading import read_rows
 from penstock.rows.sheets.rows import Row
 
 AT_ONCE = 500
+BYTES_AT_ONCE = 256 * 1024
+"""Who reads a line decodes it in one turn of its loop, and holds it in memory."""
 
 
 def main(arguments: list[str]) -> None:
@@ -38,11 +40,17 @@ def main(arguments: list[str]) -> None:
 
 
 def _tell_all(rows: Iterator[Row]) -> int:
-    count = 0
-    while taken := list(islice(rows, AT_ONCE)):
-        count += len(taken)
+    count, size, taken = 0, 0, list[msgspec.Raw]()
+    for row in rows:
+        taken.append(msgspec.Raw(msgspec.json.encode(row)))
+        size += len(bytes(taken[-1]))
+        if len(taken) == AT_ONCE or size >= BYTES_AT_ONCE:
+            count += len(taken)
+            _tell({"rows": taken})
+            size, taken = 0, []
+    if taken:
         _tell({"rows": taken})
-    return count
+    return count + len(taken)
 
 
 def _tell(message: object) -> None:

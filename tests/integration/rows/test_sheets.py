@@ -2,6 +2,7 @@
 
 import csv
 import io
+import json
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -259,6 +260,16 @@ async def test_what_is_longer_than_allowed_is_refused(file: Callable[[str], Path
         await rows_of(file("a\n1\n2\n3\n"), SheetLimits(rows=2))
     with pytest.raises(BadSheet, match="8 bytes, at most 3"):
         await rows_of(file("a\n1\n2\n3\n"), SheetLimits(file_bytes=3))
+
+
+async def test_large_rows_come_few_at_a_time(file: Callable[[str], Path]) -> None:
+    """Whoever reads them holds what comes at once, and the loop serves nobody else while it is decoded."""
+    path = file("".join(json.dumps({"n": n, "text": "x" * 200_000}) + "\n" for n in range(12)))
+    parts = [part async for part in parse_sheet(path, name="rows.jsonl")]
+    assert [number for part in parts for number, _ in part] == list(range(1, 13))
+    assert max(len(part) for part in parts) <= 2
+    small = [part async for part in parse_sheet(file('{"a":1}\n' * 1_000), name="rows.jsonl")]
+    assert [len(part) for part in small] == [500, 500], "a million small rows cost few steps"
 
 
 async def test_a_reader_that_is_left_early_ends(file: Callable[[str], Path]) -> None:
