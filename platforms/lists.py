@@ -113,6 +113,10 @@ class ListsReading:
         return self.result.bad
 
     @property
+    def lacks_many(self) -> bool:
+        return any(each.lacks_many for each in self._readings.values())
+
+    @property
     def obeys(self) -> bool | None:
         """None without a check, and True if each list has shown it. A list without rows has not."""
         told = [each.obeys for each in self._readings.values()]
@@ -131,6 +135,9 @@ class ListsReading:
     def feed(self, page: Page) -> list[Row]:
         reading = self._readings[self.list_name]
         return reading.feed(page)
+
+    def feed_late(self, page: Page) -> list[Row]:
+        return next(iter(self._readings.values())).feed_late(page)
 
     def split(self, why: str = "") -> None:
         self._readings[self.list_name].split(why)

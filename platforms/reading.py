@@ -192,9 +192,13 @@ class Reading:
 
     @property
     def bad(self) -> tuple[BadRow, ...]:
-        """Rows set aside so far. A later answer may have had the details that one of them lacked."""
-        had = self._rows.versions
-        return tuple(row for row in self._rows.bad.values() if row.listed is None or row.key not in had)
+        """Rows set aside so far, and listed orders without details."""
+        return (*self._rows.bad.values(), *self._rows.lacking)
+
+    @property
+    def lacks_many(self) -> bool:
+        """Whether so many orders lack their details that the platform or the file is at fault."""
+        return self._rows.lacks_many
 
     def next(self) -> Ask | None:
         """Return the next request, the same again until it was fed or split. None: the window is read.
@@ -209,7 +213,7 @@ class Reading:
                 )
             part = self._todo[-1]
             return Ask(part.window, part.page)
-        if self._rows.bad and not self._sets_bad_aside:
+        if self.bad and not self._sets_bad_aside:
             raise self._rows.too_many_bad()
         return None
 
@@ -264,6 +268,11 @@ class Reading:
         while self._todo and self._todo[-1].is_searched:
             self._end_search(self._todo[-1])
         return self._rows.fresh(rows)
+
+    def feed_late(self, page: Page) -> list[Row]:
+        """Take details that listed orders of `bad` lacked before. Return the rows to publish now."""
+        read = Page(page.rows, bad=[row for row in page.bad if row.listed is None])
+        return self._rows.fresh(self._rows.inside(read, self._window))
 
     def _read_again(self, listed: Sequence[ListedBefore]) -> None:
         if listed:

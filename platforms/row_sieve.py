@@ -21,14 +21,27 @@ class RowSieve:
         self._bounds = declaration.window.bounds
         self._is_ordered = declaration.is_version_ordered
         self._largest = declaration.largest_row
-        self._few_bad = _FEW_BAD if is_trusted else 1
+        self._is_trusted = is_trusted
         self._window = window
         self._odd = self._listed = 0
         self.versions = versions
         self.bad: dict[tuple[str | None, bytes], BadRow] = {}
         """Rows that cannot be read, or not be written."""
+        self._late: dict[str | None, BadRow] = {}
         self.cut = self.strays = 0
         """How many rows belong to the neighbours, and how many lie outside the requested bounds."""
+
+    @property
+    def lacking(self) -> list[BadRow]:
+        """Listed orders whose details did not exist yet. A later answer may have had them."""
+        had = self.versions.keys() | {key for key, _ in self.bad}
+        return [row for row in self._late.values() if row.key not in had]
+
+    @property
+    def lacks_many(self) -> bool:
+        """Return whether so many lack their details that the platform or the file is at fault, and not the moment."""
+        count = len(self.lacking)
+        return count > _MOST_BAD or (count >= _FEW_BAD and 2 * count > count + len(self.bad) + len(self.versions))
 
     def inside(self, page: Page, asked: Window) -> list[Row]:
         """Return the rows that belong to the window. Drop the neighbours'. Keep strays, since the platform may list
@@ -79,20 +92,31 @@ class RowSieve:
         if not odd and not page.bad:
             return rows
         bad = [*page.bad, *(BadRow(row.key[:LONGEST_KEY], fault, row.body[:_SHOWN]) for row, fault in odd)]
-        listed = len(rows) + len(page.bad)
-        few = _FEW_BAD if all(each.listed for each in bad) else self._few_bad  # details may come later than their list
-        if len(bad) >= few and 2 * len(bad) > listed:
-            raise Unreadable(f"{len(bad)} of {listed} rows of an answer cannot be read; {_told(bad[0])}", bad[0].body)
+        listed, unread = len(rows) + len(page.bad), [each for each in bad if each.listed is None]
+        faults = unread if self._is_trusted else bad
+        few = _FEW_BAD if self._is_trusted or not unread else 1  # details may come later than their list
+        if len(faults) >= few and 2 * len(faults) > listed:
+            raise Unreadable(
+                f"{len(faults)} of {listed} rows of an answer cannot be read; {_told(faults[0])}", faults[0].body
+            )
         for each in bad:
-            self.bad.setdefault((each.key, each.body), each)
-        if len(self.bad) > _MOST_BAD:
+            if each.listed is None:
+                self.bad.setdefault((each.key, each.body), each)
+            elif self._is_inside(each.listed):
+                self._late[each.key] = each
+        if len(self.bad) + (0 if self._is_trusted else len(self.lacking)) > _MOST_BAD:
             raise self.too_many_bad()
         aside = {id(row) for row, _ in odd}
         return [row for row in rows if id(row) not in aside] if odd else rows
 
+    def _is_inside(self, row: Row) -> bool:
+        at_ms, start_ms = row.modified_ms, self._window.start_ms
+        return at_ms is None or (at_ms < self._window.end_ms and (start_ms <= at_ms or start_ms < until_ms(at_ms)))
+
     def too_many_bad(self) -> BrokenContract:
         """Return the error of a window with bad rows that nobody sets aside."""
-        return BrokenContract(f"{len(self.bad)} rows cannot be read; {_told(next(iter(self.bad.values())))}")
+        bad = [*self.bad.values(), *self.lacking]
+        return BrokenContract(f"{len(bad)} rows cannot be read; {_told(bad[0])}")
 
 
 def _told(row: BadRow) -> str:

@@ -302,13 +302,13 @@ class PlatformSession:
         page.rows = [self._details[row.key][1] for row in page.rows if row.key in self._details]
         return page
 
-    async def details_of(self, listed: Sequence[Row]) -> list[Row]:
+    async def details_of(self, listed: Sequence[Row]) -> Page:
         """Return the whole orders of those listed before, as far as the platform has them by now."""
         adapter, batch = self._adapter, self._adapter.declaration.detail_batch
         assert isinstance(adapter, Detailing)
         pages = [await self._detail_page(adapter, listed[at : at + batch]) for at in range(0, len(listed), batch)]
         self._time.was_answered = True
-        return [row for page in pages for row in page.rows]
+        return Page([row for page in pages for row in page.rows], bad=[row for page in pages for row in page.bad])
 
     async def _detail_page(self, adapter: Detailing, listed: Sequence[Row]) -> Page:
         """Return the whole orders of the listed ones. Raises Stopped if there is no answer."""

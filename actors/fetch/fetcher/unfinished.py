@@ -11,7 +11,7 @@ from actors.fetch.fetcher.decisions import Failed, Hopeless, Missed, Outcome, Re
 from actors.fetch.fetcher.rows import NewContents, NewVersions
 from actors.fetch.rules.ledger import OpenSlice
 from actors.fetch.sources import SourceKey, SourceRecord
-from platforms.adapter import Adapter, BadRow, Row
+from platforms.adapter import Adapter, Row
 from platforms.bounds import Window
 from platforms.lists import WindowReading
 
@@ -61,20 +61,13 @@ class UnfinishedReading:
         self.attempts = 0
         self.requests_before = 0
         self.used_ms = 0
-        self.found: set[str] = set()
-        """The keys of orders whose details came later than the list."""
         self.is_void = False
         """An answer does not count. The window has to be read anew."""
 
     @property
-    def bad(self) -> list[BadRow]:
-        """Rows that are set aside, as far as is known."""
-        return [row for row in self.reading.bad if row.key not in self.found]
-
-    @property
     def absent(self) -> list[Row]:
         """Listed orders of which the platform has no details yet."""
-        return [row.listed for row in self.bad if row.listed is not None]
+        return [row.listed for row in self.reading.bad if row.listed is not None]
 
     @property
     def has_moved(self) -> bool:

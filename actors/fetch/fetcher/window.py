@@ -256,8 +256,8 @@ class WindowReader:
         await self._wait_for_details(work, progress, session, time, next(pages))
         self._check_source(work, progress)
         self._obeying.checked(work.source, adapter, reading.obeys)
-        if progress.bad:
-            await self._set_aside(work, progress.bad)
+        if reading.bad:
+            await self._set_aside(work, reading.bad)
         reach("publish")
         await self._before.store_fresh(work, progress)
         short = shortness(reading.result, work.slice.short)
@@ -270,17 +270,20 @@ class WindowReader:
         self, work: ReadSlice, progress: UnfinishedReading, session: PlatformSession, time: AttemptTime, number: int
     ) -> None:
         """Ask again for listed orders of which an earlier attempt found no details: a platform may know them later than
-        its list does. Raises Stopped while some are absent and another attempt is left. Then they are bad rows."""
+        its list does. Raises Stopped while some are absent and another attempt is left. Then they are bad rows, or, if
+        they are most of the window, Unreadable: the fault is not theirs."""
         if progress.attempts and progress.absent:
-            rows = await session.details_of(progress.absent)
-            progress.found.update(row.key for row in rows)
+            rows = progress.reading.feed_late(await session.details_of(progress.absent))
             batch = self._taken(work, progress, rows, session.sent_ms)
             if batch is not None:
                 await self._pace(work, batch, time)
                 await self._publish(work, progress, batch, number)
         absent = progress.absent
+        reason = f"the platform lists {len(absent)} orders, and has no details of them yet"
         if absent and work.slice.attempt <= work.settings.retries:
-            raise Stopped(Failed(f"the platform lists {len(absent)} orders, and has no details of them yet"))
+            raise Stopped(Failed(reason))
+        if progress.reading.lacks_many:
+            raise Unreadable(reason, absent[0].body)
 
     async def _note_readable(self, source: SourceKey) -> None:
         """Note that the rows of a new source can be read. Only its first such answer is a write. What cannot be stored

@@ -245,14 +245,16 @@ async def test_orders_that_a_graphql_server_cannot_resolve_cost_no_other_order(
 
 
 async def test_details_that_come_after_their_list_are_waited_for(connection: Connection, publisher: Publisher) -> None:
-    """Only the absent orders are asked for again. The others are stored meanwhile. What never comes is set aside."""
+    """Each of three retries asks for the absent orders alone. The others are stored meanwhile. What never comes is set
+    aside."""
     now_s = int(time.time())
     orders = [TeaOrder(number, 1, now_s - 400 - 30 * number) for number in range(100)]
     key = SourceKey("teapart", "lacking")
     async with open_teashop(orders) as shop, running_node(connection, publisher) as node:
-        shop.lacking = {7: 1, 60: 2, 61: 1_000}
+        shop.session_length = 1_000
+        shop.lacking = {7: 2, 60: 4, 61: 1_000}  # the checks of the first window ask for them twice and three times
         await put_setting(connection, publisher, "adapter.teapart", tomllib.loads(PARTIAL))
-        await add_teashop(connection, publisher, key, shop, now_s - 4_000, slice="auto")
+        await add_teashop(connection, publisher, key, shop, now_s - 3_940, slice="1h", again_slice="1h", retries=3)
         ledger = await ledger_when(
             node.engine, key, lambda each: each.watermark_ms > (now_s - 350) * 1000 or bool(each.holes), within_s=120
         )
@@ -261,7 +263,42 @@ async def test_details_that_come_after_their_list_are_waited_for(connection: Con
         letters = await dead_letters(connection, "fetch", "teapart")
     assert stored == {order.number for order in orders} - {61}
     assert ["61" in letter.id for letter in letters] == [True]
-    assert sum(len(asked) > 3 for asked in shop.detail_requests if "61" in asked) == 1
+    asked = [[int(number) for number in numbers] for numbers in shop.detail_requests]
+    assert asked[-3:] == [[61, 60, 7], [61, 60], [61]]
+
+
+async def test_details_that_come_late_for_most_of_a_window_are_waited_for(
+    connection: Connection, publisher: Publisher
+) -> None:
+    """All orders of the last minutes may lack them at once. What never comes is a hole, as most of a window is."""
+    now_s = int(time.time())
+    orders = [TeaOrder(number, 1, now_s - 400 - 10 * number) for number in range(350)]
+    key = SourceKey("teapart", "later")
+    async with open_teashop(orders) as shop, running_node(connection, publisher) as node:
+        shop.session_length = 1_000
+        shop.lacking = dict.fromkeys(range(110), 2) | dict.fromkeys(range(120, 230), 1000)
+        await put_setting(connection, publisher, "adapter.teapart", tomllib.loads(PARTIAL))
+        await add_teashop(
+            connection,
+            publisher,
+            key,
+            shop,
+            now_s - 3_980,
+            slice="20m",
+            again_slice="20m",
+            max_open=1,
+            retries=2,
+        )
+        ledger = await ledger_when(
+            node.engine, key, lambda each: each.frontier_ms >= (now_s - 380) * 1000 and not each.open, within_s=60
+        )
+        stored = {int(order.order_key) for order in await stored_orders(connection)}
+        letters = await dead_letters(connection, "fetch", "teapart")
+    assert (ledger.state, letters) == ("running", [])
+    assert [(hole.attempts, hole.reason) for hole in ledger.holes] == [
+        (3, "the platform lists 110 orders, and has no details of them yet")
+    ]
+    assert stored == {order.number for order in orders} - set(range(120, 230))
 
 
 async def test_details_that_are_not_found_once_make_no_hole(connection: Connection, publisher: Publisher) -> None:

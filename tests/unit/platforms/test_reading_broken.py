@@ -359,6 +359,22 @@ def test_a_new_source_may_list_an_order_or_two_before_it_has_their_details(late:
     assert len(reading.bad) == (0 if fails else late)
 
 
+def late_details(*numbers: int) -> Page:
+    return Page([], total=len(numbers), bad=[without_details(Row(f"b{n}", 1, 5, b"{}")) for n in numbers])
+
+
+def test_many_orders_whose_details_come_later_are_no_fault_of_a_known_platform() -> None:
+    """Orders of the last minutes may all lack their details at once. Nothing about them is unreadable."""
+    reading = Reading(declaration(size=200), WINDOW, sets_bad_aside=True)
+    assert reading.feed(late_details(*range(150))) == []
+    assert len(reading.bad) == 150
+    whole = [Row(f"b{n}", 2, 5, b'{"n":1}') for n in range(149)]
+    unread = BadRow("b149", "found[149]: no version", b'{"n":149}')
+    assert reading.feed_late(Page(whole, bad=[*late_details(149).bad, unread])) == whole
+    assert reading.feed_late(Page(whole)) == []
+    assert (reading.bad, reading.result.distinct) == ((unread,), 149)
+
+
 ODD_ROWS = {
     "its key has 513": Row("k" * 513, 1, 5, b"{}"),
     "its key has 0": Row("", 1, 5, b"{}"),
