@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from actors.batch.rules.refusals import BatchRefused
 from actors.batch.rules.row_looks import SHOWN, AskRows, FirstLook, cells_alone, look_at, with_page
 from penstock.rows.sheets.kinds import GUESSED, MARKED
-from penstock.rows.sheets.limits import BadSheet
+from penstock.rows.sheets.limits import BadSheet, too_large
 from penstock.rows.sheets.parsing import parse_sheet
 from penstock.rows.sheets.rows import Row
 from streams.messages.batch import CHUNK_BYTES
@@ -67,7 +67,7 @@ def _messages(page: Sequence[Row]) -> Iterator[tuple[list[Row], list[Raw]]]:
         raw = Raw(msgspec.json.encode(row))
         own = len(bytes(raw))
         if own > CHUNK_BYTES:
-            raise BadSheet(f"row {row[0]}: {own} bytes, at most {CHUNK_BYTES}")
+            raise BadSheet(too_large(row[0], own, CHUNK_BYTES))
         if rows and size + own > CHUNK_BYTES:
             yield rows, raws
             rows, raws, size = [], [], 0

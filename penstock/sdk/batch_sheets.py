@@ -14,15 +14,16 @@ import anyio.to_thread
 import msgspec
 from anyio import open_file
 
-from actors.batch.executor.contexts import ReduceContext, SplitContext
+from actors.batch.executor.contexts import NotJson, ReduceContext, SplitContext
 from actors.batch.rules.sheet_lines import MOST_COLUMNS, cells_of, head_of, names_columns
 from actors.batch.views import sheet_of
 from penstock.rows.sheets.kinds import GUESSED, MARKED, SheetKind
-from penstock.rows.sheets.limits import BadSheet
+from penstock.rows.sheets.limits import BadSheet, too_large
 from penstock.rows.sheets.parsing import parse_sheet
 from penstock.rows.sheets.rows import Row
 from penstock.rows.sheets.writing import SheetWriter, open_sheet
 from streams.buckets.files import DamagedFile, FileInfo, Files
+from streams.messages.batch import CHUNK_BYTES
 
 __all__ = ["Sheet", "SheetRow", "read_sheet", "reduce_to_sheet", "split_sheet", "write_sheet"]
 
@@ -44,8 +45,17 @@ async def split_sheet(context: SplitContext) -> None:
     async for rows in read_sheet(
         context.files, given.file, name=given.name, sheet=given.sheet, encoding=given.encoding
     ):
-        await context.commit(*(SheetRow(number, cells) for number, cells in rows))
+        try:
+            await context.commit(*(SheetRow(number, cells) for number, cells in rows))
+        except NotJson as error:
+            raise BadSheet(_large_among(rows) or str(error)) from error
         context.progress(rows[-1][0])
+
+
+def _large_among(rows: Sequence[Row]) -> str:
+    """Return which of the rows is too large to be an item."""
+    sizes = ((number, len(msgspec.json.encode((number, cells)))) for number, cells in rows)
+    return next((too_large(number, size, CHUNK_BYTES) for number, size in sizes if size > CHUNK_BYTES), "")
 
 
 async def read_sheet(

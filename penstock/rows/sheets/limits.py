@@ -7,7 +7,7 @@ and the time of the reading process bound the rest (`child`).
 
 import msgspec
 
-__all__ = ["BadSheet", "ReaderEnded", "SheetLimits"]
+__all__ = ["BadSheet", "ReaderEnded", "SheetLimits", "too_large"]
 
 
 class BadSheet(ValueError):
@@ -36,3 +36,8 @@ class SheetLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Address space of the reading process."""
     seconds: int = 600
     """Processor time of the reading process."""
+
+
+def too_large(row: int, size: int, most: int) -> str:
+    """Return why a row becomes no item."""
+    return f"row {row}: {size} bytes, at most {most}; put what is large into a file, and its name into the row"

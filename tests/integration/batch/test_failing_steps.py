@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import anyio
 import pytest
@@ -247,6 +247,22 @@ async def test_a_bad_sheet_has_no_other_try_and_says_where_it_is_bad(connection:
         view = await node.until(view.instance_id, "failed")
     assert view.reason.startswith("splitting: line 2: ")
     assert Reads.count == 1
+
+
+@penstock.batch("large-rows", attempts=ATTEMPTS, retry_base_s=0.01)
+class LargeRows:
+    async def map(self, row: dict[str, Any]) -> None:
+        return None
+
+
+async def test_a_row_that_is_too_large_is_named_and_has_no_other_try(connection: Connection) -> None:
+    rows = b"".join(b'{"n":%d,"text":"%b"}\n' % (n, b"x" * (300_000 if n == 2 else 10)) for n in range(4))
+    async with plant(connection, ["large-rows"]) as node:
+        view = await node.submit("large-rows", upload=_bytes(rows), name="rows.jsonl")
+        view = await node.until(view.instance_id, "failed")
+        record = await node.record(view.instance_id)
+    assert view.reason.startswith("splitting: row 3: 300021 bytes, at most 262144; put what is large into a file")
+    assert record.step_fence == 1, "another try would read the same row"
 
 
 async def test_a_sheet_whose_reader_was_killed_is_read_again(connection: Connection) -> None:
