@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from actors.runtime.secrets import without_secrets
 from actors.runtime.transport import BadUrl, PlatformDown, TooMuch, Transport
-from penstock.admin.trial_client import TrialClient, TrialRefused, TrialTooLong
+from penstock.admin.trial_client import Renewing, TrialClient, TrialRefused, TrialTooLong
 from penstock.admin.trial_questions import TrialWindow, ignored_hint, read_window, try_bounds, try_halves, try_zone
 from penstock.admin.trial_result import WORST_FIRST, AdapterTrial, TrialLimit, cost_of
 from penstock.times import time_text
@@ -151,12 +151,19 @@ async def _try_list(
 
 
 async def first_problem(
-    adapter: Adapter, account: Account, window: Window, *, stored: Mapping[str, str], transport: Transport, now_ms: int
+    adapter: Adapter,
+    account: Account,
+    window: Window,
+    *,
+    stored: Mapping[str, str],
+    transport: Transport,
+    now_ms: int,
+    renewing: Renewing | None = None,
 ) -> FirstProblem | None:
     """Send one request for each list, and return what is wrong with the first answer that is. None: they could be
-    read."""
+    read. `renewing`: see TrialClient."""
     for name, each in lists_of(adapter).items():
-        client = TrialClient(each, account, stored, transport, _trial_of(each, window), now_ms)
+        client = TrialClient(each, account, stored, transport, _trial_of(each, window), now_ms, renewing)
         problem = await _problem_of(client, window)
         if problem is not None:
             return problem._replace(text=f"list {name!r}: {problem.text}") if name else problem

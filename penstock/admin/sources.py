@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 from msgspec import Struct
 
+from actors.fetch.grants import Grants
 from actors.fetch.rules.ledger import Ledger
 from actors.fetch.rules.settings import FetchSettings
 from actors.fetch.settings.desk import StoredSettings, change_level, read_stored
@@ -82,7 +83,7 @@ async def add(records: Records, wanted: Wanted) -> SourceAdded:
                 f"{source} is there, but its ledger is not; say where to begin: sources rewind {source}"
             )
         return SourceAdded(source, ledger, False, True, tuple(_state_note(ledger)))
-    tried = await try_first_request(adapter, wanted.account, now_ms=now_ms) if wanted.is_tried else []
+    tried = await _tried(records, wanted, adapter, now_ms) if wanted.is_tried else []
     if isinstance(wanted.adapter, AdapterTable):
         await _store_adapter(records, wanted.adapter, may_replace=False)
     revision, settings = await _store_settings(records, source, values, stored)
@@ -143,6 +144,11 @@ async def change(records: Records, source: SourceKey, edit: Edit) -> list[str]:
 
 async def _adapter(records: Records, adapter: str | AdapterTable) -> Adapter:
     return declare(adapter.table) if isinstance(adapter, AdapterTable) else await records.adapter(adapter)
+
+
+async def _tried(records: Records, wanted: Wanted, adapter: Adapter, now_ms: int) -> list[str]:
+    grants = Grants(records.session.bucket("DIGESTS"))
+    return await try_first_request(wanted.source, adapter, wanted.account, grants=grants, now_ms=now_ms)
 
 
 async def _is_bare(records: Records, source: SourceKey) -> bool:

@@ -1,6 +1,6 @@
 """Sends the requests of a trial, and keeps them for a person to see, with their secrets hidden."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from time import monotonic
 from typing import Generic, TypeVar
 from urllib.parse import quote, quote_plus
@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from actors.fetch.fetcher.calling import called, outcome_of
 from actors.fetch.fetcher.session import IN_PLACE_TRIES, wait_of
+from actors.fetch.grants import Ask
 from actors.fetch.rules.settings import FetchSettings
 from actors.runtime.secrets import is_reference, is_secret_name, quoted, without_secrets
 from actors.runtime.transport import Transport, shown_url
@@ -42,7 +43,7 @@ from platforms.errors import BrokenContract, Garbled
 from platforms.page_check import PageSize
 from platforms.told_limits import ToldLimit, told_by
 
-__all__ = ["TrialClient", "TrialLog", "TrialRefused", "TrialRequest", "TrialTooLong"]
+__all__ = ["Renewing", "TrialClient", "TrialLog", "TrialRefused", "TrialRequest", "TrialTooLong"]
 
 MOST_REQUESTS = 200
 MOST_KEPT = 5
@@ -91,6 +92,8 @@ class TrialRefused(Exception):
 
 
 LogT = TypeVar("LogT", bound=TrialLog)
+Renewing = Callable[[Account, Ask], Awaitable[Mapping[str, str]]]
+"""Returns credentials in place of those of a refused account: stored ones, or what a login brings."""
 
 
 class TrialClient(Generic[LogT]):
@@ -104,8 +107,11 @@ class TrialClient(Generic[LogT]):
         transport: Transport,
         log: LogT,
         now_ms: int,
+        renewing: Renewing | None = None,
     ) -> None:
+        """`renewing`: how credentials are renewed that are kept. `None`: nobody else has them."""
         self.adapter = adapter
+        self._renewing = renewing
         self.file = adapter.file if isinstance(adapter, DeclaredAdapter) else None
         self.log = log
         self.now_ms = now_ms
@@ -241,9 +247,19 @@ class TrialClient(Generic[LogT]):
         await self._renew()
 
     async def _renew(self) -> None:
+        if self._renewing is None:
+            granted = await self._granted(False, {})
+        else:
+            granted = await self._renewing(self.account, self._granted)
+        self._hidden |= {value: f"<{name}>" for name, value in granted.items() if value}
+        self.account = Account(self.account.name, {**self.account.values, **granted})
+
+    async def _granted(self, _was_left: bool, values: Mapping[str, str]) -> Mapping[str, str]:
+        """Log in with the account and stored `values`."""
         assert isinstance(self.adapter, Refreshing)
         self._has_renewed = True
-        renewed = await self._send(called(self.adapter.refresh, self.account, self.now_ms))
+        account = Account(self.account.name, {**self.account.values, **values})
+        renewed = await self._send(called(self.adapter.refresh, account, self.now_ms))
         refusal = called(self.adapter.login_outcome, renewed)
         if refusal is not None:
             said = getattr(refusal, "reason", "")
@@ -251,9 +267,7 @@ class TrialClient(Generic[LogT]):
                 f"the platform refuses to log in (HTTP {renewed.status}){quoted(said)}",
                 "[login]: look at its request, and at the account's values",
             )
-        granted = called(self.adapter.refreshed, renewed)
-        self._hidden |= {value: f"<{name}>" for name, value in granted.items() if value}
-        self.account = Account(self.account.name, {**self.account.values, **granted})
+        return called(self.adapter.refreshed, renewed)
 
     def _rows_hint(self) -> str:
         if self.file is None:

@@ -330,6 +330,24 @@ async def test_rows_that_cannot_be_read_are_named_wherever_they_stand(shop: Teas
     assert told.code == 1
 
 
+async def test_the_login_of_a_first_request_is_kept_for_the_nodes(
+    cli: CommandLine, shop: Teashop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its key works once. After a mistake in the file, the same command goes on with what the login brought."""
+    monkeypatch.setenv("TEA_KEY", KEY)
+    path = tmp_path / "part.toml"
+
+    async def add(text: str) -> Answer:
+        await anyio.Path(path).write_text(text)
+        account = ("--account", f"base_url={shop.url}", "--account", "code=env:TEA_KEY")
+        return await cli("sources", "add", "teapart/s1", "--adapter", str(path), "--start", "-1h", *account)
+
+    assert (await add(PARTIAL.replace('rows = "found"', 'rows = "fund"'))).code == 2
+    shop.session_length, shop._session_left = 60, 0
+    assert "note:" not in (await add(PARTIAL)).ok().out
+    assert shop.logins == [KEY, "refresh-1"]
+
+
 async def test_the_platform_s_own_words_are_in_the_verdict(shop: Teashop, tmp_path: Path) -> None:
     """Of an error under HTTP 200 that no rule of the file knows."""
     wrong = RIGHT.replace('path = "/v2/orders"', 'path = "/v2/oops"')
