@@ -42,8 +42,9 @@ def main(arguments: list[str]) -> None:
 def _tell_all(rows: Iterator[Row]) -> int:
     count, size, taken = 0, 0, list[msgspec.Raw]()
     for row in rows:
-        taken.append(msgspec.Raw(msgspec.json.encode(row)))
-        size += len(bytes(taken[-1]))
+        encoded = msgspec.json.encode(row)
+        taken.append(msgspec.Raw(encoded))
+        size += len(encoded)
         if len(taken) == AT_ONCE or size >= BYTES_AT_ONCE:
             count += len(taken)
             _tell({"rows": taken})
