@@ -50,6 +50,10 @@ test-on python:
 chaos seed="1":
     {{bin}}/pytest tests/chaos --long --seed {{seed}} --timeout 1800
 
+# every search in its full size, some minutes of one core; `test` has a smaller one that finds each known bad rule
+deep:
+    {{bin}}/pytest tests/unit -m long --long --timeout 3600
+
 # build the sdist, the wheel from it, and run the demo from the wheel in a fresh environment
 package:
     rm -rf dist build

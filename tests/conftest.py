@@ -56,7 +56,7 @@ Servers = Callable[[str], EmbeddedServer | Cluster]
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     chaos = parser.getgroup("chaos", "attacks on a whole installation")
-    chaos.addoption("--long", action="store_true", help="the long form of tests/chaos, which takes some 20 minutes")
+    chaos.addoption("--long", action="store_true", help="the long form of tests/chaos, some 20 minutes, and what is marked long")
     chaos.addoption(
         "--seconds", type=float, help="how long the history check of jobs goes on, in place of its own time"
     )
@@ -77,15 +77,20 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.freeze()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Put the slowest files first and the shortest last, and mix the others, so that those that wait and those that
-    compute run beside one another. `--no-loadscope-reorder` keeps the order where files run side by side."""
+    compute run beside one another. `--no-loadscope-reorder` keeps the order where files run side by side. What is
+    marked `long` runs with `--long` alone."""
 
     def place(item: pytest.Item) -> tuple[bool, bool, int]:
         name = item.nodeid.partition("::")[0]
         return not name.startswith(SLOWEST), name.startswith(SHORTEST), crc32(name.encode())
 
     items.sort(key=place)
+    if not config.getoption("--long"):
+        for item in items:
+            if item.get_closest_marker("long"):
+                item.add_marker(pytest.mark.skip(reason="the full size: just deep"))
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -12,7 +12,7 @@ state alone says is checked when the search first comes to it.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from typing import NamedTuple
 
@@ -78,6 +78,8 @@ class Rules(NamedTuple):
     is_first_writer: bool = True
     most_retries: int = 1
     most_splits: int = 2
+    most_hands: int = 2
+    """How many executors there are."""
     ends: tuple[str, ...] = ENDS
     odd_ends: tuple[str, ...] = ()
     staging: Callable[..., Instance] | None = None
@@ -94,7 +96,7 @@ class Found(NamedTuple):
 
 @no_collector()
 def search(rules: Rules, *, most: int = 200_000) -> Found:
-    """Return what the search found, up to the first violation."""
+    """Return what the search found in the nearest `most` states, up to the first violation."""
     first = World(Instance(instance_id="i", task="t", created_ms=0))
     seen, todo = {_key(first): first}, deque([_key(first)])
     before: dict[Key, list[Key]] = {}
@@ -111,7 +113,7 @@ def search(rules: Rules, *, most: int = 200_000) -> Found:
             if key not in seen:
                 seen[key] = after
                 todo.append(key)
-    return Found(len(seen), [], _stuck(seen, before))
+    return Found(len(seen), [], _stuck(seen, before, todo))
 
 
 Key = tuple[object, ...]
@@ -123,9 +125,9 @@ def _key(world: World) -> Key:
     return (msgspec.msgpack.encode(replace(world.record, moments=())), named, *world[1:])
 
 
-def _stuck(seen: dict[Key, World], before: dict[Key, list[Key]]) -> int:
-    """Return how many states have no way to an end."""
-    good = {key for key, world in seen.items() if world.record.state in FINAL}
+def _stuck(seen: dict[Key, World], before: dict[Key, list[Key]], left: Iterable[Key]) -> int:
+    """Return how many states have no way to an end, and none to what was `left` to be searched."""
+    good = {key for key, world in seen.items() if world.record.state in FINAL} | {*left}
     todo = deque(good)
     while todo:
         for earlier in before.get(todo.popleft(), ()):
@@ -190,7 +192,7 @@ def run_steps(world: World, rules: Rules) -> Iterator[World]:
     record, hands = world.record, world.hands
     for each in record.open:
         offer = (each.chunk, each.round)
-        if len(hands) < 2 and hands.count(offer) < 2:
+        if len(hands) < rules.most_hands and hands.count(offer) < 2:
             yield world._replace(hands=tuple(sorted((*hands, offer))))
     for at, (chunk, number) in enumerate(hands):
         left = (*hands[:at], *hands[at + 1 :])

@@ -21,12 +21,9 @@ def test_whatever_happens_over_two_changes_and_a_crash_or_a_takeover_no_row_is_s
     assert found.states > worlds
 
 
-def test_whatever_happens_over_two_changes_a_crash_and_a_takeover_no_row_is_skipped(
-    request: pytest.FixtureRequest,
-) -> None:
+@pytest.mark.long
+def test_whatever_happens_over_two_changes_a_crash_and_a_takeover_no_row_is_skipped() -> None:
     """All worlds."""
-    if not request.config.getoption("--long"):
-        pytest.skip("it takes ten seconds: --long")
     found = search(ZoneSearch(ZoneRules(), "aab", BACK, (0, 0, 0), last=3))
     assert found.violation == []
     assert found.states > 95_000
