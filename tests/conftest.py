@@ -56,7 +56,9 @@ Servers = Callable[[str], EmbeddedServer | Cluster]
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     chaos = parser.getgroup("chaos", "attacks on a whole installation")
-    chaos.addoption("--long", action="store_true", help="the long form of tests/chaos, some 20 minutes, and what is marked long")
+    chaos.addoption(
+        "--long", action="store_true", help="the long form of tests/chaos, some 20 minutes, and what is marked long"
+    )
     chaos.addoption(
         "--seconds", type=float, help="how long the history check of jobs goes on, in place of its own time"
     )

@@ -14,7 +14,6 @@ from streams.backoff import Backoff
 from streams.messages.batch import Counts
 from tests.unit.batch.batch_search import ENDS, ODD_ENDS, Rules, search
 
-
 STREAMING = Rules(most_splits=1, ends=ENDS[:1], staging=moves.stage)
 
 

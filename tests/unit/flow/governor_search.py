@@ -8,7 +8,6 @@ above the rate in any second. After a rate was lowered, shares of the higher one
 
 from __future__ import annotations
 
-import copy
 import math
 import random
 from collections import deque
@@ -19,6 +18,7 @@ from actors.flow.rules.governing import Governing, Holding, KeyBook
 from actors.runtime.rules.leased import LeasedShares
 from actors.runtime.rules.second_cap import whole_above
 from streams.messages.rates import LIFE_S, SECOND_S, AskShares, SharesDealt
+from tests.support.copies import copied
 
 STEP_S = 0.5
 KEY = "k"
@@ -62,10 +62,10 @@ class SearchedNode:
         return int(self.now + self.before)
 
     def copy(self) -> SearchedNode:
-        new = copy.copy(self)
-        new.leased = copy.copy(self.leased)
+        new = copied(self)
+        new.leased = copied(self.leased)
         new.leased._spent = new.spent
-        new.leased._keys = {key: copy.copy(lease) for key, lease in self.leased._keys.items()}
+        new.leased._keys = {key: copied(lease) for key, lease in self.leased._keys.items()}
         return new
 
     def frozen(self, now_s: float) -> tuple[object, ...]:
@@ -103,7 +103,7 @@ class SearchedWorld:
         self.replies: tuple[tuple[float, str, SharesDealt], ...] = ()
 
     def copy(self) -> SearchedWorld:
-        new = copy.copy(self)
+        new = copied(self)
         new.nodes = {name: node.copy() for name, node in self.nodes.items()}
         new.governors = [_copied(governor) for governor in self.governors]
         return new
@@ -288,15 +288,15 @@ def _lines(way: tuple[object, ...]) -> list[str]:
 
 
 def _copied(governor: Governing) -> Governing:
-    new = copy.copy(governor)
-    new._asked = copy.copy(governor._asked)
+    new = copied(governor)
+    new._asked = copied(governor._asked)
     new._asked._last = dict(governor._asked._last)
     new._books = {key: _copied_book(book) for key, book in governor._books.items()}
     return new
 
 
 def _copied_book(book: KeyBook) -> KeyBook:
-    new = copy.copy(book)
+    new = copied(book)
     new.holdings, new.demands = dict(book.holdings), dict(book.demands)
     return new
 

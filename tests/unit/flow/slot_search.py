@@ -8,7 +8,6 @@ slot than the limit allows.
 
 from __future__ import annotations
 
-import copy
 import random
 from collections import deque
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ from typing import NamedTuple
 from actors.flow.rules.slots import Slotting
 from actors.runtime.rules.slots_held import HeldSlots, KeySlots, SlotCall, SlotCut, SlotLimit
 from streams.messages.slots import AskSlots, SlotsDealt
+from tests.support.copies import copied
 
 STEP_S = 0.5
 KEY = "k"
@@ -57,8 +57,8 @@ class SlotNode:
         self.held = held(name, name)
 
     def copy(self) -> SlotNode:
-        new = copy.copy(self)
-        new.held = copy.copy(self.held)
+        new = copied(self)
+        new.held = copied(self.held)
         new.held._keys = {key: _copied_key(each) for key, each in self.held._keys.items()}
         return new
 
@@ -96,7 +96,7 @@ class SlotWorld:
         self.replies: tuple[tuple[float, str, SlotsDealt], ...] = ()
 
     def copy(self) -> SlotWorld:
-        new = copy.copy(self)
+        new = copied(self)
         new.nodes = {name: node.copy() for name, node in self.nodes.items()}
         new.governors = [_copied(governor) for governor in self.governors]
         return new
@@ -246,14 +246,14 @@ def _lines(way: tuple[object, ...]) -> list[str]:
 
 
 def _copied_key(held: KeySlots) -> KeySlots:
-    new = copy.copy(held)
-    new.calls = {copy.copy(call): None for call in held.calls}
+    new = copied(held)
+    new.calls = {copied(call): None for call in held.calls}
     return new
 
 
 def _copied(governor: Slotting) -> Slotting:
-    new = copy.copy(governor)
-    new._asked = copy.copy(governor._asked)
+    new = copied(governor)
+    new._asked = copied(governor._asked)
     new._asked._last = dict(governor._asked._last)
     new._books = {key: dict(book) for key, book in governor._books.items()}
     return new

@@ -88,7 +88,7 @@ class TrustsItsReply(Governing):
 @pytest.mark.parametrize(
     ("rules", "first"),
     [
-        (WORST._replace(leased=SpentAfterItsEnd), 7),
+        (WORST._replace(leased=SpentAfterItsEnd), 35),
         (WORST._replace(leased=WithoutFence), 39),
         (WORST._replace(leased=ForgetsTheLastSecond), 20),
         (WORST._replace(governing=WithoutWaiting, has_successor=True), 12),

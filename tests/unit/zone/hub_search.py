@@ -141,11 +141,12 @@ def start(rules: HubRules) -> World:
 
 
 @no_collector()
-def search(rules: HubRules) -> tuple[int, str]:
-    """Return how many worlds there are, and what is wrong in the first bad one. Empty: nothing is."""
+def search(rules: HubRules, *, most: int = 1_000_000) -> tuple[int, str]:
+    """Return how many worlds there are, and what is wrong in the first bad one. Empty: nothing is in the nearest
+    `most`."""
     first = start(rules)
     known, waiting = {first}, deque([first])
-    while waiting:
+    while waiting and len(known) < most:
         world = waiting.popleft()
         acting = [place.zone for place in world.places if place.runs and place.may_act]
         if len(acting) > 1:
