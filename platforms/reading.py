@@ -265,8 +265,7 @@ class Reading:
             if step in ("done", "unproven", "split") and not part.is_searched:
                 again += unsettled(part.before, part.keys) if step == "done" else _open(part.before)
         self._read_again(again)
-        while self._todo and self._todo[-1].is_searched:
-            self._end_search(self._todo[-1])
+        self._end_searches()
         return self._rows.fresh(rows)
 
     def feed_late(self, page: Page) -> list[Row]:
@@ -282,6 +281,10 @@ class Reading:
     def _sort(self) -> None:
         """Put the earliest part on top. One that is searched comes after the parts that do so."""
         self._todo.sort(key=lambda each: -(each.window.end_ms if each.is_searched else each.window.start_ms))
+
+    def _end_searches(self) -> None:
+        while self._todo and self._todo[-1].is_searched:
+            self._end_search(self._todo[-1])
 
     def _end_search(self, part: Part) -> None:
         """Close a part whose missing orders have been looked for, or cut it if they were not found there."""
@@ -312,8 +315,8 @@ class Reading:
         return is_sorted and not is_whole and part.latest_ms is not None and part.latest_ms >= self._window.end_ms
 
     def split(self, why: str = "") -> None:
-        """Cut the present part in two, because the platform finds it too wide, or `why`. BrokenContract if that is
-        impossible."""
+        """Cut the present part in two, because the platform finds it too wide, or `why`. If nothing smaller can be
+        asked for, a page that has a number is left out, and its orders count as missing. Else BrokenContract."""
         self._requests += 1
         if self._check or self._page_check or self._total_check:
             if self._check is not None:
@@ -321,6 +324,12 @@ class Reading:
             self._check = self._page_check = self._total_check = None
             return
         part = self._todo[-1]
+        if not self._can_split(part.window) and part.is_numbered:
+            step = decide(part, EMPTY_PAGE, None, self._rules, can_split=False)
+            part.is_cut_off = step == "unproven"
+            self._move(part, step, EMPTY_PAGE, None)
+            self._end_searches()
+            return
         if not self._can_split(part.window):
             raise BrokenContract(
                 f"{why or 'the platform finds it too wide'}; nothing smaller than orders {window_text(part.window)} "

@@ -165,6 +165,23 @@ def test_rows_beyond_the_deepest_page_are_missing_and_known_to_be(has_total: boo
     assert reading.result.short == (ShortPart(Window(7, 8), 20 if has_total else 0, 60 if has_total else 0),)
 
 
+@pytest.mark.parametrize("has_total", [True, False], ids=["with a total", "without"])
+@pytest.mark.parametrize("numbered", ["number", "offset"])
+def test_a_page_that_is_refused_costs_no_other_page_of_one_moment(numbered: Numbered, has_total: bool) -> None:
+    """A platform may refuse pages that lie less deep than its documents say. Nothing smaller can be asked for."""
+    platform = ModelPlatform(orders_at(*[7] * 100), size=20, paging="none", numbered=numbered, has_total=has_total)
+    reading, refused = Reading(declaration(size=20, numbered=numbered, has_total=has_total), WINDOW), 0
+    while (ask := reading.next()) is not None:
+        if ask.page in ((2, 3, 4) if numbered == "number" else (40, 60, 80)):
+            refused += 1
+            reading.split("the platform refuses the page")
+        else:
+            reading.feed(platform.answer(ask))
+    result = reading.result
+    assert (result.distinct, result.missing, result.is_proven) == (40, 60 if has_total else 0, False)
+    assert (len(result.short), refused > 0) == (1, True)
+
+
 def test_a_total_that_lies_ends_the_reading_by_number_too() -> None:
     platform = ModelPlatform(orders_at(*[7] * 60), size=20, paging="none", numbered="number")
     reading = Reading(declaration("one", size=20, numbered="number"), Window(7, 8))
