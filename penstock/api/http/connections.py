@@ -26,6 +26,7 @@ from penstock.api.http.limits import (
     MOST_HEADERS,
     MOST_PIPELINED,
     READ_S,
+    READ_STEP,
     UPLOAD_STEP,
     WRITE_S,
     Census,
@@ -66,6 +67,7 @@ class BoundedConnection(HttpToolsProtocol):
         self._head_bytes = 0
         self._loose_bytes = 0
         self._due_s = self._write_due_s = NEVER_S
+        self._reader, self._large, self._held, self._left = "", 0, 0, 0
         self._then = self.transport.close
         self._gently = _Gently(self)
         if self._is_counted:
@@ -74,6 +76,7 @@ class BoundedConnection(HttpToolsProtocol):
             self._end(503, "too many connections", retry_after_s=5)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._hold(0)
         if self._is_counted:
             self._is_counted = False
             self.census.leave(self._address)
@@ -195,6 +198,7 @@ class BoundedConnection(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         """Start the next request of the pipeline, or wait for one. Replaces uvicorn's method, which sets a timer."""
         self._gently.flush()
+        self._large = 0
         if self._is_deaf or self.transport.is_closing():
             return
         self.flow.resume_reading()
@@ -206,10 +210,31 @@ class BoundedConnection(HttpToolsProtocol):
     def pause_writing(self) -> None:
         super().pause_writing()
         self._write_due_s = self.loop.time() + WRITE_S
+        self._left = self.transport.get_write_buffer_size()
+        self._hold(max(self._left, self._large))  # an answer is kept whole until all of it is written
 
     def resume_writing(self) -> None:
         self._write_due_s = NEVER_S
+        self._hold(0)
         super().resume_writing()
+
+    def may_hold(self, name: str, size: int) -> bool:
+        """Return whether a large answer may wait until the client reads it. `name`: of the client's token."""
+        if not self._held:
+            self._reader, self._large = name, size
+        return self.census.has_room(name, size)
+
+    def _hold(self, size: int) -> None:
+        self.census.hold(self._reader, size - self._held)
+        self._held = size
+
+    def _is_read_slowly(self, now_s: float) -> None:
+        """The time to read a step is over. A client that has read one has as long for the next one."""
+        before, self._left = self._left, self.transport.get_write_buffer_size()
+        if self._left > before - READ_STEP:
+            self._not_fetched()
+        else:
+            self._write_due_s = now_s + WRITE_S
 
     def _not_fetched(self) -> None:
         log.debug("gateway.not_fetched", extra=fields(address=self._address, within_s=WRITE_S))
@@ -254,7 +279,7 @@ class BoundedConnection(HttpToolsProtocol):
     def look(self, now_s: float) -> None:
         """Act on what is due by the loop's clock. Called regularly: own timers would cost each request five."""
         if now_s >= self._write_due_s:
-            self._not_fetched()
+            self._is_read_slowly(now_s)
         elif now_s >= self._due_s:
             self._due_s = NEVER_S
             self._then()
@@ -289,11 +314,14 @@ class _Cycle(RequestResponseCycle):
             return
         self.response_started = self.response_complete = True
         self.waiting_for_100_continue = False
-        body = message["body"]
-        close = b"" if self.keep_alive else b"connection: close\r\n"
-        head = b"%b%bcontent-type: application/json\r\ncontent-length: %d\r\n%b\r\n" % (
-            STATUS_LINE[message["status"]],
+        status, body, kind, close = message["status"], message["body"], b"application/json", b""
+        if len(body) > READ_STEP and not self._may_hold(len(body)) and self.scope["method"] == "GET":
+            status, body, kind, close = 503, *self._busy(), b"retry-after: 1\r\n"
+        close += b"" if self.keep_alive else b"connection: close\r\n"
+        head = b"%b%bcontent-type: %b\r\ncontent-length: %d\r\n%b\r\n" % (
+            STATUS_LINE[status],
             _lines(tuple(self.default_headers)),
+            kind,
             len(body),
             close,
         )
@@ -302,6 +330,15 @@ class _Cycle(RequestResponseCycle):
         if not self.keep_alive:
             self.transport.close()
         self.on_response()
+
+    def _may_hold(self, size: int) -> bool:
+        call = self.scope["state"].get("call")
+        return cast(_Gently, self.transport).may_hold(call.caller.key if call is not None else "", size)
+
+    def _busy(self) -> tuple[bytes, bytes]:
+        """Return the body in place of an answer that cannot wait for its client, and its type."""
+        problem = refused(503, "busy", "clients have yet to read too many answers; ask for fewer at a time").problem
+        return written(problem, self.scope["path"])
 
 
 @lru_cache(4)
@@ -313,11 +350,12 @@ class _Gently:
     """The transport as an answer sees it: it closes gently, and drops later writes. An answer's head waits for the
     first part of its body, or for its end, so that both are one system call, and one packet."""
 
-    __slots__ = ("_connection", "_head")
+    __slots__ = ("_connection", "_head", "may_hold")
 
     def __init__(self, connection: BoundedConnection) -> None:
         self._connection = connection
         self._head = b""
+        self.may_hold = connection.may_hold
 
     def write(self, data: bytes) -> None:
         if self._head:

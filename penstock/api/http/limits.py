@@ -27,7 +27,11 @@ LONGEST_URL = 4 * 1024
 READ_S = 10.0
 """The time for a request's head from its first byte on, and again for its body."""
 WRITE_S = 30.0
-"""How long a client may read nothing of what the gateway writes to it."""
+"""How long a client may take to read READ_STEP bytes of an answer, or the rest of it."""
+READ_STEP = 64 * 1024
+MOST_UNREAD, MOST_UNREAD_PER_TOKEN = 256 << 20, 64 << 20
+"""Bytes of answers that clients have yet to read. Above these a large answer to a GET is refused: nothing was changed,
+and it can be had again. Other answers say what was done, and are as many as the operations at once."""
 IDLE_S = 60
 MOST_CONNECTIONS = 4_096
 MOST_PER_ADDRESS = 2_048
@@ -190,6 +194,7 @@ class Census:
         self.count = 0
         self.lingering = 0
         self._of: Counter[str] = Counter()
+        self._unread_of: Counter[str] = Counter()
 
     def enter(self, address: str) -> bool:
         """Count a connection, if there is room for it."""
@@ -212,6 +217,17 @@ class Census:
 
     def end_linger(self) -> None:
         self.lingering -= 1
+
+    def has_room(self, name: str, size: int) -> bool:
+        """Return whether so many bytes of an answer may wait for the client of a token."""
+        unread = self._unread_of.total() + size
+        return unread <= MOST_UNREAD and self._unread_of[name] + size <= MOST_UNREAD_PER_TOKEN
+
+    def hold(self, name: str, more: int) -> None:
+        """Count bytes that the client of a token has yet to read, or fewer than before."""
+        self._unread_of[name] += more
+        if not self._unread_of[name]:
+            del self._unread_of[name]
 
 
 def _less(counts: Counter[str], name: str) -> None:

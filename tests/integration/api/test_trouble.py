@@ -3,15 +3,19 @@
 import asyncio
 import shutil
 import signal
+import socket
 import ssl
 import subprocess
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import anyio
 import pytest
 from aiohttp import ClientSession, ClientTimeout
 
-from penstock.api.http import connections, door
+from penstock.api.http import connections, door, limits
+from penstock.api.http.connections import BoundedConnection
 from penstock.node.config import Config
 from streams.embedded.server import EmbeddedServer
 from streams.link.connection import Connection
@@ -19,7 +23,7 @@ from streams.publish.publisher import Publisher
 from tests.integration.api.test_limits import CLOSE, GET, POST, connected_to, exchange
 from tests.integration.api.test_rest import add, call, reserve, settle
 from tests.support.command import node
-from tests.support.gateway import running_gateway
+from tests.support.gateway import RunningGateway, running_gateway
 from tests.support.moments import a_moment
 from tests.support.server import connected
 
@@ -79,6 +83,94 @@ async def test_a_client_that_fetches_no_answers_is_cut_off(
                     await greedy.send(many)
                     await exchange(gateway.port, GET + CLOSE + b"\r\n")
         assert shared.load.working == 0
+
+
+LIST = b"GET /v1/topics/t/jobs HTTP/1.1\r\nHost: localhost\r\n"
+
+
+async def a_large_topic(gateway: RunningGateway) -> bytes:
+    """Fill a topic, and return the answer that lists it: two megabytes."""
+    async with ClientSession(gateway.url) as client:
+        for _ in range(4):
+            await add(client, "t", [{"delay_ms": 60_000, "body": "x" * 100_000} for _ in range(5)], 200)
+    return await exchange(gateway.port, LIST + CLOSE + b"\r\n")
+
+
+@pytest.fixture
+def little_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the gateway's side of each connection keep little of an answer, where the system would keep all of it."""
+    made = BoundedConnection.connection_made
+
+    def connection_made(connection: BoundedConnection, transport: asyncio.Transport) -> None:
+        transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 65_536)
+        made(connection, transport)
+
+    monkeypatch.setattr(BoundedConnection, "connection_made", connection_made)
+
+
+@asynccontextmanager
+async def a_slow_client(port: int) -> AsyncIterator[socket.socket]:
+    """Connect with so little room that what is not read waits at the gateway."""
+    with socket.socket() as slow:
+        slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        slow.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(slow, ("127.0.0.1", port))
+        yield slow
+
+
+@pytest.mark.usefixtures("little_room")
+async def test_answers_that_nobody_reads_leave_room_for_others(
+    connection: Connection, publisher: Publisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "MOST_UNREAD_PER_TOKEN", 5_000_000)
+    async with running_gateway(connection, publisher) as gateway, AsyncExitStack() as clients:
+        whole, loop = await a_large_topic(gateway), asyncio.get_running_loop()
+        assert len(whole) > 2_000_000
+        with anyio.fail_after(30):
+            while (answer := await exchange(gateway.port, LIST + CLOSE + b"\r\n")).startswith(b"HTTP/1.1 200 "):
+                slow = await clients.enter_async_context(a_slow_client(gateway.port))
+                await loop.sock_sendall(slow, LIST + b"\r\n")
+                await loop.sock_recv(slow, 100)
+        assert answer.startswith(b"HTTP/1.1 503 ")
+        assert b"retry-after: 1\r\n" in answer
+        assert b"application/problem+json" in answer
+        assert b'"code":"busy"' in answer
+        async with ClientSession(gateway.url) as client:
+            assert (await add(client, "t", {"id": "1"}))["is_new"], "small answers take no room"
+        await clients.aclose()
+        with anyio.fail_after(30):
+            while not (await exchange(gateway.port, LIST + CLOSE + b"\r\n")).startswith(b"HTTP/1.1 200 "):
+                await a_moment()
+
+
+@pytest.mark.usefixtures("little_room")
+async def test_a_client_that_reads_slowly_gets_its_answer(
+    connection: Connection, publisher: Publisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each step has its time, and not the whole answer."""
+    monkeypatch.setattr(connections, "WRITE_S", 0.1)
+    due, look = asyncio.Event(), BoundedConnection._is_read_slowly
+
+    def tell(connection: BoundedConnection, now_s: float) -> None:
+        look(connection, now_s)
+        due.set()
+
+    monkeypatch.setattr(BoundedConnection, "_is_read_slowly", tell)
+    async with running_gateway(connection, publisher) as gateway:
+        whole, loop, size = await a_large_topic(gateway), asyncio.get_running_loop(), 0
+        async with a_slow_client(gateway.port) as slow:
+            with anyio.fail_after(60):
+                await loop.sock_sendall(slow, LIST + CLOSE + b"\r\n")
+                for step in range(4):
+                    while size < (step + 1) * 400_000:
+                        part = await loop.sock_recv(slow, 65_536)
+                        assert part, f"it was cut off after {size} bytes"
+                        size += len(part)
+                    due.clear()
+                    await due.wait()
+                while part := await loop.sock_recv(slow, 65_536):
+                    size += len(part)
+        assert size == len(whole)
 
 
 async def test_large_bodies_are_read_a_few_at_a_time(

@@ -11,6 +11,8 @@ from penstock.api.http.limits import (
     AT_ONCE_PER_TOKEN,
     LOOKS,
     MOST_LINGERING,
+    MOST_UNREAD,
+    MOST_UNREAD_PER_TOKEN,
     PARTS,
     POLLS_PER_TOKEN,
     Census,
@@ -116,6 +118,17 @@ def test_connections_are_counted_in_all_and_by_address() -> None:
     assert [census.linger() for _ in range(MOST_LINGERING + 1)] == [True] * MOST_LINGERING + [False]
     census.end_linger()
     assert census.linger()
+
+
+def test_answers_that_are_not_read_are_counted_in_all_and_by_token() -> None:
+    census = Census(most=3, most_per_address=2)
+    census.hold("a", MOST_UNREAD_PER_TOKEN)
+    assert (census.has_room("a", 1), census.has_room("b", 1)) == (False, True)
+    census.hold("a", -1)
+    assert census.has_room("a", 1)
+    for other in range(MOST_UNREAD // MOST_UNREAD_PER_TOKEN):
+        census.hold(f"other {other}", MOST_UNREAD_PER_TOKEN)
+    assert not census.has_room("b", 1)
 
 
 def _is_refused(load: Load, kind: Kind) -> bool:
