@@ -123,7 +123,10 @@ class Adding:
         if still := self.standstill():
             return [_too_old(job, still) for job in jobs]
         now_ms = self._clock.now_ms()
-        made = await self._with_topics([await self._made(job, now_ms, trace_s, first) for job in jobs])
+        tried = [self._made(job, now_ms, trace_s) for job in jobs]
+        made = await self._with_topics(
+            [await self._expired(job, first) if isinstance(job, ExpiredJob) else job for job in tried]
+        )
         answers = await self._within_quotas(jobs, made)
         todo: builtins.list[tuple[int, JobRecord]] = []
         for at, job in enumerate(made):
@@ -175,18 +178,11 @@ class Adding:
             for one in replaced:
                 drops.start_soon(drop, *one)
 
-    async def _made(self, new: NewJob, now_ms: int, trace_s: int, first: FirstTry) -> JobRecord | NotAdded:
+    def _made(self, new: NewJob, now_ms: int, trace_s: int) -> JobRecord | NotAdded | ExpiredJob:
         try:
             job = self._make(new, now_ms, trace_s)
         except ExpiredJob as error:
-            if await self._is_repeat(error.job):
-                return error.job
-            is_unknown = first.age_s > 0 and not error.job.trace_s  # a job that is over may have left no trace
-            code: Code = "unknown" if is_unknown else "bad"
-            why = "; an earlier try may have added it" if is_unknown else ""
-            return NotAdded(
-                code=code, reason=f"{error}{why}", topic=error.job.topic, id=error.job.id, field=error.field
-            )
+            return error
         except BadJob as error:
             return NotAdded(
                 code="bad", reason=str(error), topic=shown_of(new.topic), id=shown_of(new.id), field=error.field
@@ -197,6 +193,16 @@ class Adding:
             )
             return NotAdded(code="quota", reason=reason, topic=job.topic, id=job.id, field="topic")
         return job
+
+    async def _expired(self, error: ExpiredJob, first: FirstTry) -> JobRecord | NotAdded:
+        """Return the job if an earlier try of its add is known, else the answer."""
+        job = error.job
+        if await self._is_repeat(job):
+            return job
+        is_unknown = first.age_s > 0 and not job.trace_s  # a job that is over may have left no trace
+        code: Code = "unknown" if is_unknown else "bad"
+        why = "; an earlier try may have added it" if is_unknown else ""
+        return NotAdded(code=code, reason=f"{error}{why}", topic=job.topic, id=job.id, field=error.field)
 
     def _make(self, new: NewJob, now_ms: int, trace_s: int) -> JobRecord:
         """Return the job. Raises BadJob, ExpiredJob."""
@@ -243,7 +249,9 @@ class Adding:
     async def adds_none(self, new: NewJob) -> bool:
         """Return whether an add of this job makes no job more: it is a repeat, it keeps the job that is there or takes
         its place, or it is bad."""
-        made = await self._made(new, self._clock.now_ms(), 0, FIRST)
+        made = self._made(new, self._clock.now_ms(), 0)
+        if isinstance(made, ExpiredJob):
+            made = await self._expired(made, FIRST)
         return isinstance(made, NotAdded) or await self._adds_none(new, made)
 
     async def _adds_none(self, new: NewJob, job: JobRecord) -> bool:

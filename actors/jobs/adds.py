@@ -15,6 +15,7 @@ from functools import partial
 from typing import NamedTuple
 
 import anyio
+from msgspec import Struct
 from msgspec.structs import replace
 
 from actors.jobs.reads import Found, JobReads
@@ -55,7 +56,7 @@ AT_ONCE = 32
 FIRST = FirstTry()
 
 
-class Stored(NamedTuple):
+class Stored(Struct, frozen=True, gc=False):
     """The job is there, or was and is over by now (`state` is done). `is_new`: this add stored it, now or by an
     earlier try. False: the earlier job stands, and `is_same` says whether its body is the same. `due_ms`: of the job
     that is there, which a first try may have added before this one. 0: it is over. `has_replaced`: another job was
@@ -264,7 +265,7 @@ class JobAdds:
         if has_replaced := found.known is not None and found.known.past != ():
             await self._remove_ready(job, found.seq)
         is_same = _is_same(job, found) is not False
-        return _kept(job, found)._replace(is_new=True, is_same=is_same, has_replaced=has_replaced)
+        return replace(_kept(job, found), is_new=True, is_same=is_same, has_replaced=has_replaced)
 
     async def _ended_before(self, job: JobRecord, policy: OnSame, found: Found | None, first_seq: int) -> Stored:
         """Return the answer to a repeat of the add whose job has ended."""
@@ -328,7 +329,7 @@ class JobAdds:
                 await delete_entries(self._jobs.connection, stream, [found.seq], erase=is_end)
             except StreamError as error:
                 return OutcomeUnknown(f"stored, but the one before is still there: {error}", subject=job.id)
-        return _stored(job, move, seq)._replace(has_replaced=found is not None and found.job is not None)
+        return replace(_stored(job, move, seq), has_replaced=found is not None and found.job is not None)
 
     async def _make_ready(self, found: Found) -> bool:
         """Make a job ready that the server did not fire in time, and will not (ADR 35), since who hears that it is kept

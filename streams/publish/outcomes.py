@@ -1,15 +1,15 @@
 """What is published, how the server answers, and how both look on the wire. Pure."""
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
 import msgspec
+from msgspec import Struct
 
 from streams.errors import MalformedHeader, OutcomeUnknown, StreamError, refusal
 from streams.link.frames import header_block, message_id_block
 
 
-class Outgoing(NamedTuple):
+class Outgoing(Struct, frozen=True, gc=False):
     """A message to publish. `block`: its headers as they travel, in place of the other two, from a caller that builds
     them faster than from a mapping. Such a message is sent again until it is answered: it holds an id or a condition,
     or a second one does no harm. The caller checks it, and the subject too. `is_unfenced`: only the server's memory of
@@ -24,22 +24,21 @@ class Outgoing(NamedTuple):
     is_unfenced: bool = False
 
 
-class Receipt(NamedTuple):
+class Receipt(Struct, frozen=True, gc=False):
     """The server's confirmation that a message is in a stream. A duplicate's `seq` is that of the first."""
 
     stream: str
     seq: int
-    is_duplicate: bool
+    is_duplicate: bool = msgspec.field(name="duplicate", default=False)
 
 
-class _Ack(msgspec.Struct, gc=False):
-    stream: str = ""
-    seq: int = 0
-    duplicate: bool = False
-    error: dict[str, object] | None = None
+class _Refusal(Struct):
+    error: dict[str, object]
 
 
-_decode_ack = msgspec.json.Decoder(_Ack).decode
+_ERROR = b'"error"'
+_decode_receipt = msgspec.json.Decoder(Receipt).decode
+_decode_refusal = msgspec.json.Decoder(_Refusal).decode
 
 
 def block_of(
@@ -64,9 +63,8 @@ def block_of(
 def outcome_of(payload: bytes, subject: str) -> Receipt | StreamError:
     """Return the outcome that the server's answer to a publish states."""
     try:
-        ack = _decode_ack(payload)
+        if _ERROR not in payload:
+            return _decode_receipt(payload)
+        return refusal(_decode_refusal(payload).error, subject=subject)
     except msgspec.DecodeError as error:
         return OutcomeUnknown(f"the acknowledgement cannot be read: {error}", subject=subject)
-    if ack.error is not None:
-        return refusal(ack.error, subject=subject)
-    return Receipt(ack.stream, ack.seq, ack.duplicate)

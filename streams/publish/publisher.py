@@ -147,7 +147,8 @@ class Publisher:
         if now_s > until_s:
             return None
         waiting = Alone(self._loop.create_future())
-        frame = self._fly(message, waiting, 0, min(until_s, now_s + self._deadline_s), now_s)
+        deadline_s = min(until_s, now_s + self._deadline_s)
+        frame = self._fly(message, waiting, 0, deadline_s, min(deadline_s, now_s + self._attempt_timeout_s))
         with _LINK_BROKE:
             connection.client.send(frame)
         return waiting.known
@@ -204,31 +205,29 @@ class Publisher:
 
     def _launch_all(self, messages: Sequence[Outgoing], waiting: Waiting, start: int, deadline_s: float) -> bool:
         """Send messages that bring their headers, with one write. Return False, and do nothing, if there is no room
-        for all of them."""
+        for all of them, or one is too large."""
         now_s, connection = monotonic_s(), self._connection
-        size = sum(len(message.payload) + len(message.block) + LINE for message in messages)
+        sizes = [len(message.payload) + len(message.block) for message in messages]
+        size = sum(sizes) + LINE * len(sizes)
         has_room = len(self._flights) + len(messages) <= self._window and self._bytes + size <= WINDOW_BYTES
-        if self._queue or not self._is_open or not has_room or not connection.is_connected or now_s > deadline_s:
+        fits = has_room and max(sizes) <= connection.max_payload
+        if self._queue or not self._is_open or not fits or not connection.is_connected or now_s > deadline_s:
             return False
-        frames: list[bytes] = []
-        for index, message in enumerate(messages, start):
-            try:
-                check_size(message.subject, message.block, message.payload, connection.max_payload)
-            except TooLarge as refused:
-                waiting.know(index, refused)
-            else:
-                frames.append(self._fly(message, waiting, index, deadline_s, now_s))
+        due_s = min(deadline_s, now_s + self._attempt_timeout_s)
+        frames = [
+            self._fly(message, waiting, index, deadline_s, due_s) for index, message in enumerate(messages, start)
+        ]
         with _LINK_BROKE:
             connection.client.send(b"".join(frames))
         return True
 
-    def _fly(self, message: Outgoing, waiting: Waiting | Alone, index: int, deadline_s: float, now_s: float) -> bytes:
+    def _fly(self, message: Outgoing, waiting: Waiting | Alone, index: int, deadline_s: float, due_s: float) -> bytes:
         """Note a message that brings its headers as sent, and return its bytes."""
-        subject, payload, message_id, _, block, is_unfenced = message
         self._next_token = token = self._next_token + 1
-        frame = publish_frame(subject, f"{self._inbox}{token}", block, payload)
-        memory, due_s = self._connection.memory if is_unfenced else "", min(deadline_s, now_s + self._attempt_timeout_s)
-        self._flights[token] = Flight(subject, message_id, frame, waiting, index, True, memory, deadline_s, due_s)
+        subject, memory = message.subject, self._connection.memory if message.is_unfenced else ""
+        frame = publish_frame(subject, f"{self._inbox}{token}", message.block, message.payload)
+        flight = Flight(subject, message.message_id, frame, waiting, index, True, memory, deadline_s, due_s)
+        self._flights[token] = flight
         self._bytes += len(frame)
         if self._timer is None:
             self._timer = self._loop.call_later(TICK_S, self._tick)
@@ -242,17 +241,17 @@ class Publisher:
 
     def _prepared(self, message: Outgoing, waiting: Waiting, index: int) -> tuple[int, Flight] | None:
         """Return the message ready to be sent. None: it is too large, and that is its outcome."""
-        subject, payload, message_id, headers, block, is_unfenced = message
+        subject, message_id, block = message.subject, message.message_id, message.block
         is_repeatable = message_id is not None or block != b""
         try:
             if not block:
                 check_subject(subject)
-                block = block_of(message_id, headers, None, None)
-            token, frame = self._framed(subject, payload, block)
+                block = block_of(message_id, message.headers, None, None)
+            token, frame = self._framed(subject, message.payload, block)
         except TooLarge as refused:
             waiting.know(index, refused)
             return None
-        memory = self._connection.memory if is_unfenced else ""
+        memory = self._connection.memory if message.is_unfenced else ""
         return token, Flight(subject, message_id, frame, waiting, index, is_repeatable, memory)
 
     def _give_up(self, waiting: Waiting, start: int, error: StreamError) -> None:

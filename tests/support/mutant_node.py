@@ -9,6 +9,8 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from msgspec.structs import replace
+
 _CONDITION = re.compile(rb"Nats-Expected-Last-Subject-Sequence(-Subject)?: [^\r]*\r\n")
 _STANDING = ("delayed", "delayed-2", "ready", "ready-high", "ready-low", "reserved", "reserved-2")
 
@@ -23,7 +25,7 @@ def end_without_condition() -> None:
         made = sound(move)
         if move.subject.split(".")[2] in _STANDING:
             return made
-        return made._replace(block=_CONDITION.sub(b"", made.block))
+        return replace(made, block=_CONDITION.sub(b"", made.block))
 
     moves._outgoing = outgoing
 

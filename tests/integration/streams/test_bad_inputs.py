@@ -83,7 +83,7 @@ async def test_bad_input_is_refused_and_the_connection_lives_on(
             await connection.publish_core(subject, bad.payload, headers=bad.headers)
 
     good = connection.namespace.subject("events", "good")
-    assert await publisher.publish(good, b"1", message_id="good") == (stream, 1, False)
+    assert await publisher.publish(good, b"1", message_id="good") == Receipt(stream, 1, False)
     assert (connection.client.client_id, connection.is_connected) == (link, True)
 
 

@@ -76,7 +76,7 @@ async def _a_repeat_of_a_conditional_write_is_known_by_its_id(connection: Connec
     subject = NS.subject("orders", "m", "s", "repeated")
     first = await publisher.publish(subject, b"1", message_id="same", expected_seq=0)
     again = await publisher.publish(subject, b"1", message_id="same", expected_seq=0)
-    assert again == (first.stream, first.seq, True)
+    assert again == Receipt(first.stream, first.seq, True)
     with pytest.raises(RevisionConflict) as caught:
         await publisher.publish(subject, b"1", expected_seq=0)
     assert caught.value.actual == first.seq

@@ -41,9 +41,9 @@ def subject(connection: Connection, stream: str) -> str:
 async def test_a_stored_message_has_its_sequence_and_a_repeat_is_a_duplicate(
     publisher: Publisher, stream: str, subject: str
 ) -> None:
-    assert await publisher.publish(subject, b"1", message_id="one") == (stream, 1, False)
-    assert await publisher.publish(subject, b"1", message_id="one") == (stream, 1, True)
-    assert await publisher.publish(subject, b"1") == (stream, 2, False)
+    assert await publisher.publish(subject, b"1", message_id="one") == Receipt(stream, 1, False)
+    assert await publisher.publish(subject, b"1", message_id="one") == Receipt(stream, 1, True)
+    assert await publisher.publish(subject, b"1") == Receipt(stream, 2, False)
 
 
 async def test_an_expected_sequence_is_checked_and_the_conflict_names_the_actual_one(
@@ -92,7 +92,7 @@ async def test_with_id_a_missing_stream_is_waited_for(connection: Connection, pu
             with pytest.raises(NoStream):
                 await publisher.publish(connection.namespace.subject("never"), b"", message_id="two", timeout_s=3.0)
             stream = await add_stream(connection, "LATE")
-    assert receipts == [(stream, 1, False)]
+    assert receipts == [Receipt(stream, 1, False)]
 
 
 async def test_too_large_for_the_stream_or_the_server(
@@ -129,7 +129,10 @@ async def test_many_come_back_in_order_and_a_refusal_keeps_no_other_back(
     )
     kinds = [type(outcome) for outcome in outcomes]
     assert kinds == [Receipt, TooLarge, NoStream, RevisionConflict, TooLarge, Receipt]
-    assert (outcomes[0], outcomes[5]) == ((subject_stream(connection), 2, False), (subject_stream(connection), 1, True))
+    assert (outcomes[0], outcomes[5]) == (
+        Receipt(subject_stream(connection), 2, False),
+        Receipt(subject_stream(connection), 1, True),
+    )
     assert await publisher.publish_many([]) == []
 
 
@@ -258,7 +261,7 @@ async def test_while_the_link_is_down_publishes_wait_or_were_certainly_not_sent(
         assert publisher.in_flight == 0
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(own_server.start)
-            assert await publisher.publish(subject, b"later", timeout_s=60) == (stream, 1, False)
+            assert await publisher.publish(subject, b"later", timeout_s=60) == Receipt(stream, 1, False)
 
 
 async def test_after_a_close_for_good_nothing_waits(connection: Connection, stream: str, subject: str) -> None:
