@@ -153,6 +153,7 @@ class LeasedRates:
                 self._count(key, 1, now_s)
                 self._governor.ask_at(max(now_s, lease.free_s()))
                 return 1, 0
+        self._shares.lapse(key)
         lease.short_s = now_s
         if now_s < lease.until_s or self._governor.is_silent:
             lease.held_s = now_s

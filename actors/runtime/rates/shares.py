@@ -2,8 +2,9 @@
 
 A rate is the cluster's. Each node that takes part has a share, and spends it on its own. `Shares` gets a function that
 returns the share: the governor deals all of them (ADR 39, 49). Nothing is stored. A key that begins again begins
-slowly, without a burst, and a pause earns no burst either. A late caller may catch up on at most a quarter of a
-second's worth.
+slowly, without a burst, and a pause of two seconds earns no burst either. A late caller may catch up on at most a
+quarter of a second's worth, also if it is late each time, and if its share changes meanwhile (ADR 86). A time without a
+share is not made up for.
 
 No second has more than `most`. If that is all of the pace, a second that was uneven makes the next one uneven in the
 same way: where little began, there is little room a second later, and what was held back there begins with the rest. So
@@ -16,14 +17,17 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from actors.runtime.membership import Members, NodeRecord
-from actors.runtime.rules.leased import GATHER_S
-from actors.runtime.rules.pacing import Pace, Rate, acquire, conforming, forgive, stop_until
+from actors.runtime.rules.leased import DEMAND_S, GATHER_S
+from actors.runtime.rules.pacing import Pace, Rate, acquire, changed, conforming, forgive, stop_until
 from actors.runtime.rules.second_cap import MARGIN, SecondCap
 from actors.runtime.rules.sweeps import Sweeps
 from streams.clock import monotonic_s
 
 LATE_S = 0.25
 """How much a late caller may catch up on: a call that takes this long keeps the next one from its turn."""
+PAUSE_MS = DEMAND_S * 1000
+"""A caller that comes later than this had nothing to do. One that comes sooner may have been late each time, because
+its calls take as long, or the machine has no free core."""
 HELD_PART = 0.1
 """The part of the time, for which the most of a second held rows back, that is not made up for. A larger part costs
 more of a second, a smaller one leaves the tenths uneven for longer (ADR 79)."""
@@ -84,6 +88,7 @@ class Shares:
             return most, 0
         limit = self._most(key) or 0.0
         if per_s <= 0 or limit <= 0:
+            self.lapse(key)
             return 0, LOOK_MS
         now_ms, rate = self._now_ms(), self._rate(key, per_s)
         pace, cap, called_ms = self._current(key, rate, now_ms)
@@ -118,6 +123,13 @@ class Shares:
             _, pace, cap, called_ms = self._spent.get(key) or (rate, Pace(), SecondCap(MARGIN), until_ms)
             self._spent[key] = rate, stop_until(pace, rate, until_ms), cap, called_ms
 
+    def lapse(self, key: str) -> None:
+        """Note that there is no share now. The time until there is one is not made up for."""
+        if key in self._spent and not self._burst(key):
+            rate, pace, cap, _ = self._spent[key]
+            now_ms = self._now_ms()
+            self._spent[key] = rate, stop_until(pace, rate, now_ms), cap, now_ms
+
     def give_back(self, key: str, count: int) -> None:
         """Take back what was granted last and not used."""
         if key in self._spent and count > 0:
@@ -139,9 +151,9 @@ class Shares:
         return Rate(per_s, burst + per_s * TICK_S if burst else max(2, int(per_s * LATE_S)))
 
     def _current(self, key: str, rate: Rate, now_ms: float) -> tuple[Pace, SecondCap, float]:
-        """Return how far the rate is spent, and since when it is so. After a time without calls it begins anew without
-        a burst. When the share has changed, the wait for the next item changes as the interval does. A burst that the
-        key allows is there from the beginning."""
+        """Return how far the rate is spent, and since when it is so. After a pause it begins anew without a burst. When
+        the share has changed, what was to be caught up on stays. A burst that the key allows is there from the
+        beginning."""
         if key not in self._spent:
             self._forget(now_ms)
             if self._burst(key):
@@ -151,12 +163,11 @@ class Shares:
         if self._burst(key):
             owed = min(max(0.0, pace.spent_ms - now_ms) / before.interval_ms, rate.burst)
             return (pace if before == rate else Pace(now_ms + owed * rate.interval_ms)), cap, called_ms
+        if now_ms - called_ms > PAUSE_MS:
+            pace, called_ms = stop_until(pace, before, now_ms), now_ms
         if before != rate:
             cap.holds = False
-            waits_ms = acquire(pace, before, now_ms)[1] * rate.interval_ms / before.interval_ms
-            return stop_until(Pace(), rate, now_ms + min(FIRST_MS, waits_ms)), cap, now_ms
-        if now_ms - called_ms > 2 * LOOK_MS:
-            return stop_until(pace, rate, now_ms), cap, now_ms
+            pace, called_ms = changed(pace, before, rate, now_ms, longest_ms=FIRST_MS), now_ms
         return pace, cap, called_ms
 
     def _forget(self, now_ms: float) -> None:

@@ -49,6 +49,16 @@ def stop_until(pace: Pace, rate: Rate, until_ms: float) -> Pace:
     return Pace(max(pace.spent_ms, until_ms + (rate.burst - 1) * rate.interval_ms))
 
 
+def changed(pace: Pace, before: Rate, rate: Rate, now_ms: float, *, longest_ms: float) -> Pace:
+    """Return the pace at another rate. A wait changes as the interval does, up to `longest_ms`. What could be spent at
+    once still can, but no more of it than the new rate makes up for in the same time."""
+    late_ms = now_ms + before.burst * before.interval_ms - max(pace.spent_ms, now_ms)
+    ready = late_ms / before.interval_ms
+    if ready > 1:
+        ready = max(1.0, min(ready, late_ms / rate.interval_ms))
+    return Pace(now_ms + min(longest_ms, (1 - ready) * rate.interval_ms) + (rate.burst - 1) * rate.interval_ms)
+
+
 def forgive(pace: Pace, rate: Rate, now_ms: float, most_ms: float, *, keep_ms: float) -> Pace:
     """Give up what was to be caught up on beyond `keep_ms`, at most so much, so that it is not made up for later."""
     spare_ms = now_ms + rate.burst * rate.interval_ms - pace.spent_ms - keep_ms

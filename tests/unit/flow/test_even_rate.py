@@ -20,6 +20,7 @@ from actors.flow.rules.governing import Governing
 from actors.runtime.rates import client as rate_client
 from actors.runtime.rates.client import LeasedRates
 from actors.runtime.rates.governor_link import RETRY_S
+from actors.runtime.rates.shares import LATE_S
 from actors.runtime.rules.leased import LeasedShares
 
 NO_CONNECTION: Any = None
@@ -37,6 +38,8 @@ class EvenTown:
         self.governing: Governing | None = Governing(1, 0.0)
         self.nodes: dict[str, EvenNode] = {}
         self.asked = 0
+        self.call_s = 0.0
+        """How long it takes until a node looks again, at least."""
         self._chance = random.Random(seed)
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = itertools.count()
@@ -142,7 +145,8 @@ class EvenNode:
         granted, wait_ms = self._topics.take("t", 1_000_000)
         if granted:
             self._town.began(granted)
-        self._town.at(self._town.now_s + wait_ms / 1000 + self._town.late_s() * (1 if wait_ms else 0.1), self._work)
+        wait_s = max(self._town.call_s, wait_ms / 1000)
+        self._town.at(self._town.now_s + wait_s + self._town.late_s() * (1 if wait_ms else 0.1), self._work)
 
     def _ask(self) -> None:
         """Do as LeasedRates.run does."""
@@ -230,6 +234,18 @@ def test_after_a_pause_of_one_node_the_tenths_are_even_within_three_seconds(
         town.pause(0.06, name)
         assert sum(town.tenths(3)) >= 0.99 * 3 * rate
         assert max(abs(count / (rate / 10) - 1) for count in town.tenths(5)) <= 0.1
+    assert town.fullest() <= rate
+
+
+@pytest.mark.parametrize("rate", [100, 50_000])
+def test_nodes_whose_calls_take_long_begin_a_quarter_of_a_seconds_worth_with_each(
+    town_of: Callable[[float], EvenTown], rate: int
+) -> None:
+    town = town_of(rate)
+    town.call_s = 0.6
+    town.join("a", "b")
+    town.run(4)
+    assert sum(town.seconds(12)) >= 0.75 * 12 * rate * LATE_S / town.call_s
     assert town.fullest() <= rate
 
 

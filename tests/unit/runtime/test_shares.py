@@ -58,6 +58,29 @@ class Cluster:
         return max(self.between(at_ms, at_ms + 1000) for at_ms, _ in self.began)
 
 
+def granted_late(per_s: float, gap_ms: int, *, changes: bool) -> list[int]:
+    """Return what a caller gets that has endless work, and looks each `gap_ms` only. With each look its share may have
+    changed a little."""
+    looks = 0
+    shares = Shares(lambda _key: per_s - looks % 2 * changes, now_ms=lambda: float(looks * gap_ms))
+    granted = []
+    for looks in range(100):  # noqa: B007 - the share and the clock read it
+        granted.append(sum(shares.take("t", 500)[0] for _ in range(60)))
+    return granted
+
+
+@pytest.mark.parametrize("changes", [False, True], ids=["steady", "changing"])
+@pytest.mark.parametrize("gap_ms", [50, 200, 400, 600, 1_500])
+@pytest.mark.parametrize("per_s", [50, 500, 25_000])
+def test_a_caller_that_is_late_each_time_catches_up_on_a_quarter_of_a_second(
+    per_s: int, gap_ms: int, changes: bool
+) -> None:
+    granted = granted_late(per_s, gap_ms, changes=changes)
+    in_a_second = -(-1_000 // gap_ms)
+    assert max(sum(granted[at : at + in_a_second]) for at in range(100)) <= per_s
+    assert sum(granted) >= 0.9 * 100 * per_s * min(gap_ms, LATE_S * 1000) / 1000
+
+
 @pytest.mark.parametrize("most", [1, 50], ids=["one by one", "in lists"])
 @pytest.mark.parametrize("per_s", [10, 500, 1500])
 def test_two_workers_keep_the_rate_and_come_within_two_percent_of_it(per_s: int, most: int) -> None:
