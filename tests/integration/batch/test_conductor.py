@@ -70,6 +70,23 @@ async def test_a_cancelled_instance_that_nobody_works_on_ends(
     assert view.counts == Counts(cancelled=ITEMS)
 
 
+async def test_who_tends_an_instance_no_more_forgets_its_offers_when_it_goes(
+    connection: Connection, publisher: Publisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the next instance of that id is not offered for a while, and a node keeps all that it ever offered."""
+    async with plant(connection, [], roles=("conductor",)) as node:
+        await node.engine.tasks.declare(TASK)
+        made = await node.engine.instances.create(await staged(BatchItems(connection, publisher), "moved"))
+        offered = node.engine.conductor._offers._offered
+        with anyio.fail_after(LONG_S):
+            while not offered.get("moved"):
+                await a_moment()
+            monkeypatch.setattr(node.engine.conductor, "_tends", lambda _key: False)  # another node joined
+            await node.engine.instances.remove(await node.record(made.instance_id))
+            while "moved" in offered:
+                await a_moment()
+
+
 async def test_what_has_been_kept_long_enough_is_removed_with_its_items_and_files(
     connection: Connection, publisher: Publisher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
