@@ -132,21 +132,6 @@ class Spending:
         return wait_ms
 
 
-class RequestPlace:
-    """One place of a platform for a request, from `async with` on."""
-
-    def __init__(self, budgets: Budgets, platform: str, most: int) -> None:
-        self._budgets = budgets
-        self._platform = platform
-        self._most = most
-
-    async def __aenter__(self) -> None:
-        await self._budgets.enter(self._platform, self._most)
-
-    async def __aexit__(self, *_: object) -> None:
-        self._budgets.leave(self._platform)
-
-
 class Budgets:
     """Paces a node's requests and orders. `rates`: where the node gets its shares. `None`: no node lives, so this
     process has the whole rates. `now_ms`: a clock that does not go back."""
@@ -214,20 +199,19 @@ class Budgets:
     def _held_ms(self, source: SourceKey) -> float:
         return self._held.left(source, self._now_ms())
 
-    def one_of(self, platform: str, most: int) -> RequestPlace:
-        """Hold one of the platform's places for concurrent requests of this node. Wait for a free one."""
-        return RequestPlace(self, platform, most)
-
-    async def enter(self, platform: str, most: int) -> None:
-        """Take a place. See `one_of`."""
+    async def free_place(self, platform: str, most: int) -> None:
+        """Wait until one of the platform's places for concurrent requests of this node is free."""
         while self._under_way.get(platform, 0) >= self._window(platform, most).limit:
             if self._freed is None:
                 self._freed = anyio.Event()
             await self._freed.wait()
+
+    def enter(self, platform: str) -> None:
+        """Take a place that is free. Give it back by `leave`."""
         self._under_way[platform] = self._under_way.get(platform, 0) + 1
 
     def leave(self, platform: str) -> None:
-        """Give a place back. See `one_of`."""
+        """Give a place back."""
         self._under_way[platform] -= 1
         if self._freed is not None:
             self._freed.set()

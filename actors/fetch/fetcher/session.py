@@ -365,7 +365,7 @@ class PlatformSession:
     async def _send(self, make: Callable[[int], Request], *, is_detail: bool = False) -> Response:
         settings, declared, platform = self._work.settings, self._adapter.declaration, self._work.source.platform
         await self._pace(is_detail=is_detail)
-        async with self._budgets.one_of(platform, settings.concurrency):
+        try:
             source, asked_ms = self._work.source, self._clock.now_ms()
             named_ms = self._clocks.time_for(source, asked_ms)
             request, self.sent_ms = called(make, named_ms), self._stamp()
@@ -376,21 +376,28 @@ class PlatformSession:
                 source, date_ms, asked_ms=asked_ms, sent_ms=named_ms, now_ms=now_ms
             )
             return response
+        finally:
+            self._budgets.leave(platform)
 
     async def _pace(self, *, is_detail: bool) -> None:
-        """Wait for our own rate. Before the first request a long wait gives the slice back, so that other sources can
+        """Wait for a place and our own rate, and take both at once: requests that had the rate and then waited for a
+        place would go together. Before the first request a long wait gives the slice back, so that other sources can
         use the place. A request that is sent again ends with what it met, and after a renewed login gives the slice
         back. In place of any other only a narrower window would need fewer requests."""
         left_ms = self._time.left_ms if self._has_asked else min(IN_PLACE_MS, self._time.left_ms)
         source, settings, rates = self._work.source, self._work.settings, self._adapter.declaration.rate
+        most = settings.concurrency
         if self._learned is not None:
             settings, held_ms = self._learned.within(source, settings, rates), self._learned.held_ms(source)
             if held_ms:
                 self._budgets.hold(source, held_ms)
         try:
             with self._budgets.request(source, settings, rates, is_detail=is_detail) as spending:
+                await self._budgets.free_place(source.platform, most)
                 while (wait_ms := spending.take(most_ms=left_ms)) > 0:
                     left_ms -= await self._time.wait(wait_ms, spending.wait)
+                    await self._budgets.free_place(source.platform, most)
+                self._budgets.enter(source.platform)
         except TooSlow as error:
             if self._trouble is not None and not isinstance(self._trouble, Renewed):
                 raise Stopped(self._ending(self._trouble)) from None

@@ -216,12 +216,16 @@ async def under_way(budgets: Budgets, most: int, wanted: int) -> int:
 
     async def one() -> None:
         nonlocal running, highest
-        async with budgets.one_of("mall", most):
+        await budgets.free_place("mall", most)
+        budgets.enter("mall")
+        try:
             running += 1
             highest = max(highest, running)
             filled.set()
             await anyio.lowlevel.checkpoint()
             running -= 1
+        finally:
+            budgets.leave("mall")
 
     async with anyio.create_task_group() as tasks:
         for _ in range(wanted):
