@@ -388,35 +388,7 @@ async def test_a_full_server_spends_no_attempt(connection: Connection, publisher
     assert await all_is_stored(connection, mall)
 
 
-# ---- clocks and late news
-
-
-async def test_a_window_is_read_when_it_has_settled_by_the_platforms_clock(
-    connection: Connection, publisher: Publisher
-) -> None:
-    """The platform is 2.5 s behind, and lists orders while we read; by our clock windows would be empty."""
-    behind_ms, settle_ms = 2_500, 200
-    async with (
-        a_mall(
-            orders=200,
-            history_ms=1_000,
-            live_ms=1_500,
-            live_share=0.7,
-            late_ms=0,
-            clock_offset_ms=-behind_ms,
-            paging="link",
-        ) as mall,
-        running_node(connection, publisher) as node,
-        hearing(connection) as heard,
-    ):
-        await put_setting(connection, publisher, "adapter.own", adapter_table(settle="200ms", again=[]))
-        own: Mapping[str, Any] = {"slice": "1s", "settle": "200ms", "overlap_before": "0s", "overlap_after": "0s"}
-        await add_shop(connection, publisher, mall, adapter="own", **own)
-        ledger = await read_up(node, mall)
-    for event in heard.of(SliceCompleted):
-        assert event.finished_ms - behind_ms >= event.end_ms + settle_ms - 1_000 - 50
-    assert (set(attempts(heard)), ledger.holes, heard.of(SourceThrottled)) == ({1}, (), [])
-    assert await all_is_stored(connection, mall)
+# ---- late news
 
 
 async def test_an_offer_that_comes_before_its_source_waits_for_it(connection: Connection, publisher: Publisher) -> None:
