@@ -1,7 +1,7 @@
 """Makes instances of the batches that are submitted: checks them, takes the file, stores the record."""
 
 import secrets
-from collections.abc import AsyncIterable, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Sequence
 
 import msgspec
 from msgspec import Raw
@@ -71,7 +71,7 @@ class NewBatches:
         file = new.file
         if upload is not None:
             file = upload_name(chosen)
-            await self._files.put(file, upload, most_bytes=UPLOAD_BYTES, description=new.name)
+            await self._files.put(file, self._while_room(upload), most_bytes=UPLOAD_BYTES, description=new.name)
         if file:
             named = {"name": new.name, "sheet": new.sheet, "encoding": encoding}
             input_json = await self._sheet_input(chosen, file, params=input_json, **named)
@@ -132,6 +132,12 @@ class NewBatches:
         if not is_sheet:
             why = f"{new.task} has a split of its own, which makes the items when it runs"
         return replace(look_at(rows, readable_cells if is_sheet else cells_alone, str, shown=shown), unchecked=why)
+
+    async def _while_room(self, upload: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
+        """Yield the parts of a file while there is room: it may be larger than what is kept for settles and deletes."""
+        async for part in upload:
+            self._admit("batches")
+            yield part
 
     async def _predecessor(self, new: NewBatch) -> Instance | None:
         """Return the instance after whose end the new one begins. It was made before, so there are no circles. A repeat

@@ -271,3 +271,18 @@ async def test_a_sheet_whose_reader_was_killed_is_read_again(connection: Connect
         view = await node.run("reads-its-sheet")
     assert view.reason == "splitting: ReaderEnded: the file cannot be read: it was killed"
     assert Reads.count == ATTEMPTS
+
+
+async def test_an_upload_ends_when_the_store_gets_full_and_leaves_the_room_that_is_kept(connection: Connection) -> None:
+    async def large() -> AsyncIterator[bytes]:
+        yield b"a\n" * 1_000_000
+        connection.store.full = "the disk of the server's store is full"
+        yield b"1\n" * 1_000_000
+
+    async with plant(connection, ["large-rows"]) as node:
+        try:
+            with pytest.raises(StoreFull):
+                await node.submit("large-rows", upload=large(), name="rows.csv", id="huge")
+        finally:
+            connection.store.full = ""
+        assert await node.engine.desk.new._files.ids_of("huge") == {}, "what came before takes no room"
