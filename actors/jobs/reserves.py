@@ -123,24 +123,19 @@ class JobReserves:
     async def _reserve(self, fit: list[tuple[Delivery, JobRecord, Move]], handed: Handed) -> None:
         outcomes = await self._jobs.move_many([move for _, _, move in fit])
         reach("job.reserve")
-        quietly = suppress(StreamError)  # what is not acked is delivered again, and refused then
         refused = [fit[at][0] for at, outcome in enumerate(outcomes) if isinstance(outcome, RevisionConflict)]
-        covered: set[Delivery] = set()
-        with quietly:
-            covered = await self._deliveries.covered_of(refused)
+        if refused:
+            with suppress(StreamError):
+                for delivery in await self._deliveries.covered_of(refused):
+                    delivery.forget()
+        now_ms = self._jobs.clock.now_ms()
         for (delivery, job, _), outcome in zip(fit, outcomes, strict=True):
-            if delivery in covered:
-                delivery.forget()
-                continue
             if isinstance(outcome, int):
-                if self._jobs.clock.now_ms() < job.until_ms:  # else the answer took so long that it comes back
+                if now_ms < job.until_ms:  # else the answer took so long that it comes back
                     handed.reservations.append(_reservation_of(delivery, job, outcome))
             elif not isinstance(outcome, RevisionConflict):
                 handed.failures.append(outcome)
-                delivery.forget()
-                continue
-            with quietly:
-                await delivery.ack()
+        ack_moved([delivery for delivery, _, _ in fit], outcomes)
         reach("job.hold")
 
     async def _set_aside(self, unfit: list[tuple[Delivery, JobRecord, str, Outcome]], handed: Handed) -> None:
