@@ -293,10 +293,12 @@ class Jobs:
 
     async def _settle(self, verb: str, job: HeldJob | str, *, timeout_s: float | None = None, **more: object) -> None:
         plain = job if isinstance(job, str) else job.receipt
-        if verb == "finish" and self._holds(plain):
+        is_here = self._holds(plain)
+        if verb == "finish" and is_here:
             answer = await self._finishes.call(plain, size=1, kind=None)
         else:
-            await self._write_down([plain])
+            if is_here:
+                await self._write_down(plain)
             receipt, settling = encode(plain), _Settling(verb, encode(more), timeout_s)
             answer = await self._settles.call(receipt, size=len(receipt) + 1, kind=settling)
         _mark(verb, job, answer)
@@ -311,10 +313,9 @@ class Jobs:
         """Return whether this client took the job by itself, and its reservation is not written down."""
         return self._taking is not None and self._taking.holds(receipt)
 
-    async def _write_down(self, receipts: Iterable[str]) -> None:
-        held = list(filter(self._holds, receipts))
-        if held and self._taking is not None:
-            await self._taking.write_down(held)
+    async def _write_down(self, receipt: str) -> None:
+        if self._taking is not None:
+            await self._taking.write_down([receipt])
 
     async def _send_direct_finishes(self, _kind: None, receipts: Sequence[str]) -> builtins.list[JobReply]:
         if self._taking is None:  # it was closed over an error; a desk knows what was written down
