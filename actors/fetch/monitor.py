@@ -125,7 +125,8 @@ def over_notice(source: SourceKey, kind: str) -> Notice:
 
 
 class Monitor:
-    """A node's monitor. It scans only while it leads. `progress` knows how long a consumer may be stuck."""
+    """A node's monitor. It scans only while it leads. `progress` knows how long a consumer may be stuck. `on_lead` is
+    called when the node begins or ceases to lead."""
 
     def __init__(
         self,
@@ -141,6 +142,7 @@ class Monitor:
         measures: Measures,
         clock: Clock,
         stop: anyio.Event,
+        on_lead: Callable[[], None] = lambda: None,
     ) -> None:
         self._node = node
         self._connection = connection
@@ -153,6 +155,7 @@ class Monitor:
         self._measures = measures
         self._clock = clock
         self._stop = stop
+        self._on_lead = on_lead
         self._alerts = Alerts(notifier)
         self._holes = HoleNotices(ledgers, self._alerts, settings, clock)
         self._outages = OutageNotices(ledgers, self._alerts, settings, self._publish, clock)
@@ -198,6 +201,7 @@ class Monitor:
         self._begin_anew()
         removers = [self._ledgers.on_change(self._changed), self._sources.on_change(self._source_changed)]
         self.elected.set()
+        self._on_lead()
         try:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._alerts.run)
@@ -210,6 +214,7 @@ class Monitor:
             for remove in removers:
                 remove()
             self.elected = anyio.Event()
+            self._on_lead()
             self._measures.forget_sources()
 
     def _begin_anew(self) -> None:

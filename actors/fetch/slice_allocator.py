@@ -32,7 +32,7 @@ from actors.fetch.sources import SourceKey, Sources, UnknownSource, UnusableSour
 from actors.runtime.failpoints import reach
 from actors.runtime.membership import Members, NodeRecord
 from actors.runtime.pieces import in_pieces
-from actors.runtime.rules.placement import chosen
+from actors.runtime.rules.placement import FEWEST, chosen
 from actors.runtime.tending import AGAIN_MS, Failures, Tending, nodes_of, tended_by
 from platforms.adapter import Declaration
 from platforms.bounds import Bounds
@@ -48,7 +48,7 @@ from streams.topology.topology import ensure_consumer
 
 log = logging.getLogger(__name__)
 
-ROLE = "allocator"
+ROLE, MONITOR = "allocator", "monitor"
 MUST_NOT_EXIST = {"Nats-Expected-Last-Subject-Sequence": "0"}
 AT_ONCE = 64
 LISTING_MS = 600_000
@@ -69,11 +69,20 @@ class LastOffer(NamedTuple):
 
 
 def tending_nodes(nodes: Collection[NodeRecord], role: str = ROLE) -> list[str]:
-    """Return which of the live nodes tend sources. While one of them allocates in an earlier version, all that allocate
-    do, as that one believes: otherwise nobody would tend what it leaves to a node that is not chosen."""
+    """Return which of the live nodes tend sources: enough of them for the sources that there are, and the one that
+    leads the monitor before others, since it follows the ledgers anyway. While one of them allocates in an earlier
+    version, the rule is as that one believes: otherwise nobody would tend what it leaves to a node that is not
+    chosen."""
     allocating = [node for node in nodes if node.has_role(role)]
     names = nodes_of(allocating, role)
-    return chosen(role, names) if all(node.placement for node in allocating) else names
+    match min((node.placement for node in allocating), default=0):
+        case 0:
+            return names
+        case 1:
+            return chosen(role, names)
+        case _:
+            leading = {node.node for node in allocating if MONITOR in node.leads}
+            return chosen(role, names, most=FEWEST + max(node.crowd for node in allocating), first=leading)
 
 
 def lane_name(lane: str, place: str) -> str:

@@ -96,6 +96,9 @@ class Sources:
     def known(self) -> list[SourceKey]:
         return list(self._records)
 
+    def __len__(self) -> int:
+        return len(self._records)
+
     def __contains__(self, source: object) -> bool:
         return source in self._records
 

@@ -54,8 +54,8 @@ LATE_S = 1.0
 """If a look is this late, the event loop was blocked or the process stopped, and heartbeats wait unread."""
 _BLOCKED = "find the code that does not await; leases and slices held here may have gone to others"
 LEAVE_S = 1.0
-PLACEMENT = 1
-"""1: some of the nodes tend the sources, and not all (ADR 67)."""
+PLACEMENT = 2
+"""1: some of the nodes tend the sources, and not all (ADR 67). 2: fewer of them, if there are few sources (ADR 87)."""
 
 Token = Annotated[str, Meta(pattern=rf"^{TOKEN.pattern}$")]
 
@@ -88,6 +88,10 @@ class NodeRecord(msgspec.Struct, frozen=True, kw_only=True):
     placement: int = 0
     """The newest rule of placement that this node follows, of those that `PLACEMENT` counts. Nodes that had none of
     them do not report it."""
+    crowd: int = 0
+    """How many times ten thousand sources this node knows."""
+    leads: tuple[str, ...] = ()
+    """The leases whose holder follows what its kind of work needs: `monitor`."""
     steady: tuple[str, ...] = ()
     """The actors that have run without a failure since the start, as ROLE/NAME. `actors` has the others, so that a
     heartbeat, which all nodes read, is small. `living` returns all of them in `actors`."""
@@ -112,6 +116,8 @@ class Status(msgspec.Struct, frozen=True):
     taken: int = 0
     settled: dict[str, int] = {}
     unmade: dict[str, str] = {}
+    crowd: int = 0
+    leads: tuple[str, ...] = ()
     actors: tuple[ActorState, ...] = ()
 
 
@@ -363,6 +369,8 @@ class Members:
             taken=now.taken,
             settled=now.settled,
             unmade=now.unmade,
+            crowd=now.crowd,
+            leads=now.leads,
             actors=tuple(actor for actor in now.actors if not _is_steady(actor)),
             steady=tuple(f"{actor.role}/{actor.name}" for actor in now.actors if _is_steady(actor)),
             is_leaving=is_leaving,
@@ -449,5 +457,7 @@ def _place(record: NodeRecord) -> tuple[object, ...]:
         record.tasks,
         record.versions,
         record.taken,
+        record.crowd,
+        record.leads,
         record.run,
     )

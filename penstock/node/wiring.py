@@ -114,6 +114,8 @@ def _report(node: Node, engines: _Engines) -> None:
         unmade=engines.fetch.fetcher.unmade | engines.jobs.handlers.unmade() | engines.batches.unmade,
         page_orders=engines.fetch.fetcher.page_orders,
         taken=bounds.taken,
+        crowd=engines.fetch.crowd,
+        leads=engines.fetch.leads,
         settled=bounds.settled,
     )
     node.bounds.follow("topics", engines.jobs.topics)

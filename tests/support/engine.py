@@ -23,7 +23,7 @@ from actors.fetch.sources import SourceKey, SourceRecord
 from actors.flow.governor import Governor
 from actors.runtime.broker.store_watch import StoreWatch
 from actors.runtime.events import Events
-from actors.runtime.membership import Members, NodeRecord
+from actors.runtime.membership import Members, NodeRecord, Status
 from actors.runtime.rates.requests import OwnRates
 from actors.runtime.supervisor import ActorSpec, Supervisor
 from penstock.node.config import Config
@@ -107,14 +107,16 @@ async def running_node(
         NodeRecord(node=node, run=node, labels=labels, roles=roles),
         clock=SYSTEM,
         is_connected=lambda: connection.is_connected,
+        status=lambda: Status(crowd=engines[0].crowd, leads=engines[0].leads) if engines else Status(),
     )
-    stop = anyio.Event()
+    stop, engines = anyio.Event(), list[FetchEngine]()
     config = Config(nats="nats://given", roles=roles, labels=labels, namespace=connection.namespace.name)
     memory = StoreMemory(connection, ())
     store = StoreWatch(connection, memory, health=partial(health_of, config, connection))
     shared = Shared(config, connection, publisher, members, settings, events, memory, store, stop)
     governor = Governor(node=node, connection=connection, leases=shared.bucket("LEASES"), rate_of=shared.rates.rate_of)
     async with open_fetch_engine(shared, rates=OwnRates()) as engine, anyio.create_task_group() as tasks:
+        engines.append(engine)
         specs = [
             ActorSpec(name="events", role="", run=events.run),
             ActorSpec(name="settings", role="", run=settings.run),

@@ -5,12 +5,14 @@ leaves, only its own keys move. When one joins, keys move only to it. Two nodes 
 a source for a moment. That costs a lost compare-and-set and nothing else.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from hashlib import blake2b
 from typing import NamedTuple
 
 LEAST_CHOSEN, ONE_IN = 4, 8
 """Four share the work of 2,000 slices a second, and three of them may die at once (ADR 67)."""
+FEWEST, KEYS_EACH = 2, 10_000
+"""Of those, so many tend few keys, and one more for each ten thousand: when one of two dies, the other's keys go on."""
 MOST_KEYS = 262_144
 """Keys that are remembered. The instances of a batch task come and go for ever."""
 
@@ -25,12 +27,14 @@ def ranking(key: str, nodes: Iterable[str]) -> list[str]:
     return sorted(set(nodes), key=lambda node: (score(key, node), node), reverse=True)
 
 
-def chosen(role: str, nodes: Iterable[str]) -> list[str]:
+def chosen(role: str, nodes: Iterable[str], *, most: int | None = None, first: Collection[str] = ()) -> list[str]:
     """Return the nodes of a role that tend keys, where a node that tends must follow all records of its keys' kind. Of
     few nodes all do, of many one in eight: what they follow then grows with the records and not with the nodes too.
-    When a node comes or goes, at most one other begins or stops."""
-    ranked = ranking(role, nodes)
-    return ranked[: max(LEAST_CHOSEN, len(ranked) // ONE_IN)]
+    `most`: so many will do. `first`: these are chosen before others, since they follow the records anyway. When a node
+    comes or goes, at most one other begins or stops."""
+    ranked = sorted(ranking(role, nodes), key=lambda node: node not in first)
+    count = max(LEAST_CHOSEN, len(ranked) // ONE_IN)
+    return ranked[: count if most is None else min(count, most)]
 
 
 def score(key: str, node: str) -> int:

@@ -16,11 +16,12 @@ from actors.fetch.grants import Grants
 from actors.fetch.learning import LearnedLimits
 from actors.fetch.ledgers import Ledgers
 from actors.fetch.monitor import Monitor
-from actors.fetch.slice_allocator import SliceAllocator
+from actors.fetch.slice_allocator import MONITOR, SliceAllocator
 from actors.fetch.sources import Sources
 from actors.runtime.broker.resurrected import ResurrectedMessages
 from actors.runtime.notices.notify import Notifier
 from actors.runtime.rates.requests import WantedRates
+from actors.runtime.rules.placement import KEYS_EACH
 from actors.runtime.supervisor import ActorSpec
 from actors.runtime.tending import tended_by
 from actors.runtime.transport import Transport, open_transport
@@ -43,6 +44,16 @@ class FetchEngine:
     allocator: SliceAllocator
     monitor: Monitor
     resurrected: ResurrectedMessages
+
+    @property
+    def crowd(self) -> int:
+        """How many times ten thousand sources this node knows."""
+        return len(self.sources) // KEYS_EACH
+
+    @property
+    def leads(self) -> tuple[str, ...]:
+        """The leases that this node holds while it follows the ledgers."""
+        return (MONITOR,) if self.monitor.is_leading else ()
 
     def actors(self) -> tuple[ActorSpec, ...]:
         """Return the engine's actors in start order: whoever consumes comes before whoever produces for it."""
@@ -106,6 +117,7 @@ async def open_fetch_engine(node: Node, *, rates: WantedRates | None = None) -> 
                 measures=node.measures,
                 clock=node.clock,
                 stop=node.stop,
+                on_lead=node.members.beat_soon,
             ),
             resurrected=ResurrectedMessages(
                 node.connection,

@@ -16,6 +16,7 @@ from actors.fetch.rules.settings import FetchSettings
 from actors.fetch.slice_allocator import SliceAllocator, tending_nodes
 from actors.fetch.sources import SourceKey, SourceRecord
 from actors.runtime.membership import PLACEMENT, NodeRecord
+from actors.runtime.rules.placement import ranking
 from streams.buckets.bucket import Bucket
 from streams.clock import now_ms
 from streams.embedded.server import EmbeddedServer
@@ -315,7 +316,7 @@ def allocators(names: Iterable[str]) -> list[NodeRecord]:
     return [NodeRecord(node=name, run=name, roles=("allocator",), placement=PLACEMENT) for name in names]
 
 
-async def test_of_six_nodes_four_follow_the_ledgers_and_the_next_one_replaces_a_dead_one(
+async def test_of_six_nodes_two_follow_the_ledgers_and_the_next_one_replaces_a_dead_one(
     server: EmbeddedServer, connection: Connection, publisher: Publisher
 ) -> None:
     shops, names = {SourceKey("mall", f"s{number}") for number in range(12)}, [f"n{number}" for number in range(6)]
@@ -331,7 +332,7 @@ async def test_of_six_nodes_four_follow_the_ledgers_and_the_next_one_replaces_a_
         tending = tending_nodes(allocators(names))
         others = set(names) - set(tending)
         await until_follow(cluster, set(tending))
-        assert len(tending) == 4
+        assert len(tending) == 2
         tended = cluster.tended()
         assert set.union(*tended.values()) == shops
         assert sum(map(len, tended.values())) == len(shops)
@@ -346,6 +347,34 @@ async def test_of_six_nodes_four_follow_the_ledgers_and_the_next_one_replaces_a_
         after = cluster.tended()
         assert set.union(*after.values()) == shops
         assert sum(map(len, after.values())) == len(shops)
+        tasks.cancel_scope.cancel()
+
+
+async def test_the_leader_of_the_monitor_tends_sources_before_others_and_so_does_its_successor(
+    server: EmbeddedServer, connection: Connection, publisher: Publisher
+) -> None:
+    names = [f"n{number}" for number in range(5)]
+    cluster = Cluster()
+
+    def led() -> str:
+        return next((name for name, node in cluster.nodes.items() if node.engine.monitor.is_leading), "")
+
+    async def until_led_and_followed_by_two() -> str:
+        with anyio.fail_after(60):
+            while len(followers(cluster)) != 2 or led() not in followers(cluster):
+                await a_moment()
+        return led()
+
+    await make_topology(connection, wanted(connection.namespace, profile="fast"))
+    async with anyio.create_task_group() as tasks:
+        for name in sorted(names, key=ranking("allocator", names).index, reverse=True):  # the last in rank leads
+            await tasks.start(run_node, server, connection, cluster, name, ("allocator", "monitor"))
+        await wait_until(cluster, set(names))
+        leader = await until_led_and_followed_by_two()
+        cluster.scopes[leader].cancel()
+        del cluster.nodes[leader]
+        await wait_until(cluster, set(cluster.nodes))
+        assert await until_led_and_followed_by_two() != leader
         tasks.cancel_scope.cancel()
 
 
