@@ -7,6 +7,7 @@ platform's time. They move the attempt's deadline, as far as the monitor allows 
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import count
@@ -115,13 +116,14 @@ class AttemptTime:
         self.was_answered = False
 
     async def wait(self, wait_ms: float, wait: Callable[[float], Awaitable[None]] = sleep_ms) -> float:
-        """Wait by `wait`, for `wait_ms` at most. Move the deadline by the time that it took, and return that."""
+        """Wait by `wait`, for `wait_ms` at most. Move the deadline by the time that it took, and return that. Meanwhile
+        there is none: each deadline is a timer, and every request to a platform waits here."""
         if wait_ms <= 0:
             return 0.0
-        began_s, self._scope.deadline = anyio.current_time(), self._scope.deadline + wait_ms / 1000
+        began_s, deadline_s, self._scope.deadline = anyio.current_time(), self._scope.deadline, math.inf
         await wait(wait_ms)
         took_ms = min(wait_ms, (anyio.current_time() - began_s) * 1000)
-        self._scope.deadline -= (wait_ms - took_ms) / 1000
+        self._scope.deadline = deadline_s + took_ms / 1000
         self.left_ms -= took_ms
         return took_ms
 
