@@ -289,7 +289,7 @@ def delivered_of(reply: bytes) -> Delivered:
     form with a domain, which has two tokens more in front and may have one more behind."""
     tokens = reply.split(b".")
     first = 5 if len(tokens) == 9 else 7
-    revision, order, stored_ns, pending = (int(token) for token in tokens[first : first + 4])
+    revision, order, stored_ns, pending = map(int, tokens[first : first + 4])
     return Delivered(revision, order, stored_ns // 1_000_000, pending)
 
 
