@@ -44,10 +44,15 @@ async def test_platform_clocks_ten_minutes_off_leave_no_gap(
 ) -> None:
     async with open_world(tmp_path) as world:
         for name in ("n1", "n2"):
-            await world.node(name)
+            await (await world.node(name)).logged("node.ready")  # they ask before the orders of the time are there
         for paging in ("one", "link"):
             await world.add_mall(
-                f"behind_{paging}", paging=paging, clock_offset_ms=-OFF_MS, history_ms=15_000, live_ms=AHEAD_MS
+                f"behind_{paging}",
+                paging=paging,
+                clock_offset_ms=-OFF_MS,
+                history_ms=2_000,
+                live_ms=form.pick(6_000, 60_000),
+                live_share=0.9,
             )
             await world.add_mall(  # what it takes for now we take for in ten minutes: most of its history is to come
                 f"ahead_{paging}",
