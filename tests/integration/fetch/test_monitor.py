@@ -8,16 +8,14 @@ import pytest
 
 from actors.fetch import hole_notices
 from actors.fetch.ledgers import open_ledgers
-from actors.fetch.monitor import LEASE_TTL_S, Monitor
+from actors.fetch.monitor import Monitor
 from actors.fetch.rules import steering
 from actors.fetch.rules.ledger import Hole, Ledger, OpenSlice, first_ledger, revised
 from actors.fetch.sources import SourceKey, SourceRecord
 from actors.runtime.notices import notify
 from streams.backoff import Backoff
-from streams.buckets.bucket import Bucket
-from streams.clock import monotonic_s, now_ms
-from streams.embedded.server import EmbeddedServer
-from streams.link.connection import Connection, connect
+from streams.clock import now_ms
+from streams.link.connection import Connection
 from streams.messages.fetch import (
     ConsumerStuck,
     HoleMade,
@@ -30,8 +28,8 @@ from streams.messages.fetch import (
 from streams.publish.publisher import Publisher
 from streams.topology.specs import fetch_consumer
 from streams.topology.topology import ensure_consumer
+from tests.integration.fetch.leading import WATCHES, until_leading
 from tests.support.engine import (
-    Node,
     add_source,
     hearing,
     ledger_bucket,
@@ -43,12 +41,10 @@ from tests.support.engine import (
 from tests.support.letters import dead_letters
 from tests.support.moments import a_moment
 from tests.support.office import an_office
-from tests.support.proxy import proxy
 from tests.support.server import full
 
 SHOP, OTHER = SourceKey("mall", "s1"), SourceKey("mall", "s2")
 NOWHERE = "http://127.0.0.1:1"
-WATCHES = ("monitor",)
 OFTEN = {"scan_every": "100ms"}
 
 
@@ -449,57 +445,3 @@ async def test_a_stuck_consumer_is_told_and_so_is_its_end(connection: Connection
 async def offer_nothing(connection: Connection, publisher: Publisher, slice_id: str) -> None:
     subject = connection.namespace.slice_offer("mall", "tail", "s1", slice_id)
     await publisher.publish(subject, encode(SliceOffer(platform="mall", source="s1", slice_id=slice_id)))
-
-
-# ---- who leads
-
-
-async def test_one_leads_and_another_takes_over_from_a_dead_one(
-    server: EmbeddedServer, connection: Connection, publisher: Publisher
-) -> None:
-    async with running_node(connection, publisher, roles=WATCHES, node="heir") as heir:
-        async with connect(server.url, name="leader", namespace=connection.namespace) as far:
-            async with Publisher(far) as far_publisher, anyio.create_task_group() as tasks:
-                await until_leading(heir)
-                leader = await tasks.start(lead_for_a_while, far, far_publisher)
-                assert not leader.engine.monitor.is_leading
-                heir.stop.set()  # it leaves in order, and hands over at once
-                await heir.has_ended.wait()
-                entry = await Bucket(connection, publisher, connection.namespace.bucket("LEASES"), bytes).get("monitor")
-                assert entry is None or b'"heir"' not in entry.raw
-                await until_leading(leader)
-                tasks.cancel_scope.cancel()
-    async with running_node(connection, publisher, roles=WATCHES, node="third") as third:
-        await until_leading(third)
-
-
-async def lead_for_a_while(
-    connection: Connection, publisher: Publisher, *, task_status: anyio.abc.TaskStatus[Node]
-) -> None:
-    async with running_node(connection, publisher, roles=WATCHES, node="leader") as node:
-        task_status.started(node)
-        await anyio.sleep_forever()
-
-
-async def until_leading(node: Node) -> None:
-    with anyio.fail_after(30):
-        await node.engine.monitor.elected.wait()
-
-
-async def test_a_leader_that_falls_silent_is_followed_within_two_leases(
-    server: EmbeddedServer, connection: Connection, publisher: Publisher
-) -> None:
-    async with (
-        proxy(int(server.url.rpartition(":")[2])) as between,
-        connect(between.url, name="leader", namespace=connection.namespace) as far,
-        Publisher(far) as far_publisher,
-        running_node(far, far_publisher, roles=WATCHES, node="leader") as leader,
-    ):
-        await until_leading(leader)
-        async with running_node(connection, publisher, roles=WATCHES, node="heir") as heir:
-            between.freeze()
-            began_s = monotonic_s()
-            await until_leading(heir)
-            assert monotonic_s() - began_s <= 2 * LEASE_TTL_S + 5  # and what a busy machine adds
-            assert not leader.engine.monitor.is_leading  # it knows by its own clock
-            between.heal()

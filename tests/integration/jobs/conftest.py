@@ -4,6 +4,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+import penstock
+from penstock.sdk.client import Client
+from streams.embedded.server import EmbeddedServer
 from streams.link.connection import Connection
 from streams.publish.publisher import Publisher
 from tests.support.desks import Office, open_office
@@ -27,6 +30,12 @@ async def jobs(connection: Connection) -> AsyncIterator[Jobs]:
 async def office(connection: Connection) -> AsyncIterator[Office]:
     """A desk that no client asks: it has no service."""
     async with open_office(connection) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def client(server: EmbeddedServer, office: Office) -> AsyncIterator[Client]:
+    async with penstock.connect(server.url, namespace=office.namespace.name) as opened:
         yield opened
 
 

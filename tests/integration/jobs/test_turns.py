@@ -39,12 +39,6 @@ async def office(connection: Connection) -> AsyncIterator[Office]:
 
 
 @pytest.fixture
-async def client(server: EmbeddedServer, office: Office) -> AsyncIterator[Client]:
-    async with penstock.connect(server.url, namespace=office.namespace.name) as opened:
-        yield opened
-
-
-@pytest.fixture
 def asked(client: Client, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The endpoints of the requests that leave from here on."""
     endpoints: list[str] = []
