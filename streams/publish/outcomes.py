@@ -36,7 +36,7 @@ class _Refusal(Struct):
     error: dict[str, object]
 
 
-_ERROR = b'"error"'
+_ERROR = b'"error":'
 _decode_receipt = msgspec.json.Decoder(Receipt).decode
 _decode_refusal = msgspec.json.Decoder(_Refusal).decode
 
