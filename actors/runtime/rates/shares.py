@@ -31,8 +31,8 @@ its calls take as long, or the machine has no free core."""
 HELD_PART = 0.1
 """The part of the time, for which the most of a second held rows back, that is not made up for. A larger part costs
 more of a second, a smaller one leaves the tenths uneven for longer (ADR 79)."""
-KEEP_MS = 15
-"""What is always made up for: timers fire late. A share with longer intervals than this has no tenths to be even."""
+KEEP_MS, KEPT = 15, 2
+"""What is always made up for, the longer of so many milliseconds and intervals: timers fire late."""
 SECOND = 1.0
 """Between an item's permission and its start lie milliseconds. A longer second would make up for them, but the rate
 would be lower by as much in every second."""
@@ -92,8 +92,8 @@ class Shares:
             return 0, LOOK_MS
         now_ms, rate = self._now_ms(), self._rate(key, per_s)
         pace, cap, called_ms = self._current(key, rate, now_ms)
-        if cap.holds and rate.interval_ms < KEEP_MS and not self._burst(key):
-            pace = forgive(pace, rate, now_ms, HELD_PART * (now_ms - called_ms), keep_ms=KEEP_MS)
+        if cap.holds and not self._burst(key):
+            pace = forgive(pace, rate, now_ms, HELD_PART * (now_ms - called_ms), keep_ms=max(KEEP_MS, KEPT * rate.interval_ms))
         least, ready = min(most, max(1, int(per_s * GATHER_S))), min(most, conforming(pace, rate, now_ms))
         granted = min(ready, cap.room(limit, now_ms)) if ready >= least else 0
         if granted:

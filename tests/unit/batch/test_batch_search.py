@@ -50,7 +50,7 @@ def test_whatever_dies_and_whenever_every_item_counts_once_and_every_instance_en
     been searched holds."""
     found = search(rules, most=most)
     assert (found.violations, found.stuck) == ([], 0)
-    assert found.states > 1_000
+    assert 1_000 < found.states < 200_000  # else the search was cut off, and what it left counts as good
 
 
 def _counts_every_round(record: Instance, results: Any, *rest: Any, **named: Any) -> Instance:

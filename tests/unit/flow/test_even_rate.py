@@ -237,6 +237,21 @@ def test_after_a_pause_of_one_node_the_tenths_are_even_within_three_seconds(
     assert town.fullest() <= rate
 
 
+@pytest.mark.parametrize("rate", [40, 100, 130])
+def test_after_a_pause_rows_of_a_low_rate_do_not_go_together_for_ever(
+    town_of: Callable[[float], EvenTown], monkeypatch: pytest.MonkeyPatch, rate: int
+) -> None:
+    """A quarter of a second's worth went in one moment of each second, and a few milliseconds put two into one."""
+    monkeypatch.setattr(sys.modules[__name__], "STALLED", 0.0)
+    town = town_of(rate)
+    town.join("a", "b")
+    town.run(10)
+    town.pause(0.4, "a")
+    assert sum(town.seconds(20)) >= 0.98 * 20 * rate
+    assert max(town.tenths(10)) <= rate / 10 + 4
+    assert town.fullest() <= rate
+
+
 @pytest.mark.parametrize("rate", [100, 50_000])
 def test_nodes_whose_calls_take_long_begin_a_quarter_of_a_seconds_worth_with_each(
     town_of: Callable[[float], EvenTown], rate: int
