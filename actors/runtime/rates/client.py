@@ -172,12 +172,6 @@ class LeasedRates:
             told = self._told[key] = asyncio.get_running_loop().create_future()
         await asyncio.wait([told], timeout=wait_s)
 
-    def tell(self, key: str) -> None:
-        """Wake those that wait for something to begin under the key (`told`)."""
-        told = self._told.pop(key, None)
-        if told is not None:
-            told.set_result(None)
-
     def rest(self, key: str) -> None:
         """Note that the work under the key is over for now. If it seldom begins anything, its share goes back with the
         next request, in place of after two seconds: then the governor deals it twice and not five times."""
@@ -245,7 +239,7 @@ class LeasedRates:
         for key in [*self._told]:
             lease = self._leased.find(key)
             if lease is None or lease.has_turn or self._leased.share(key, self._now_s) > 0:
-                self.tell(key)
+                self._told.pop(key).set_result(None)
 
     def _wait_ms(self, now_s: float) -> int:
         """Return when a caller without a share should look again."""

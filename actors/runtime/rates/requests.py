@@ -18,9 +18,8 @@ from streams.clock import monotonic_s
 
 BEHIND_MS = 20
 """How soon a request looks again if others are served before it, and nobody knows when."""
-TOLD_MS, MOST_TOLD_MS = 50, 250
-"""How soon a request looks again that waits for the governor's reply, if it hears of none: at first, and after some
-looks in vain. A busy cluster replies late, and looks would keep it busy."""
+TOLD_MS = 50
+"""How soon a request looks again that waits for the governor's reply, if it hears of none."""
 
 
 class WantedRate(NamedTuple):
@@ -63,9 +62,6 @@ class WantedRates(Protocol):
         """Return how long it takes until so many have begun, as things are. `None`: nobody knows, because no governor
         replies."""
 
-    def tell(self, key: str) -> None:
-        """Wake those that wait for something to begin under the key (`told`): others have left it to them."""
-
     def hold(self, key: str, wait_ms: float) -> None:
         """Begin nothing for so long, and go on without a burst."""
 
@@ -86,7 +82,6 @@ class RateRequest:
         self._places: list[LinePlace] = []
         self._untold: tuple[WantedRates, str] | None = None
         """The rate that is in the way, if the request waits for the node's share of it."""
-        self._told_ms = TOLD_MS
 
     def __enter__(self) -> Self:
         for rates, wanted in self._spends:
@@ -118,9 +113,7 @@ class RateRequest:
                     if rates.has_share(wanted.key):
                         return wait_ms
                     self._untold = rates, wanted.key
-                    wait_ms = max(wait_ms, self._told_ms)
-                    self._told_ms = min(2 * self._told_ms, MOST_TOLD_MS)
-                    return wait_ms
+                    return max(wait_ms, TOLD_MS)
                 least = min(least, granted)
             self._left -= least
         return 0
@@ -163,7 +156,6 @@ class RateRequest:
     def _give_back(self, upto: int, count: int) -> None:
         for rates, wanted in self._spends[:upto]:
             rates.give_back(wanted.key, count)
-            rates.tell(wanted.key)
 
     def _wait_at(self, at: int) -> None:
         """Keep nobody waiting but for the rate that is in the way."""
@@ -201,9 +193,6 @@ class OwnRates:
     async def told(self, _key: str, wait_s: float) -> None:
         """Wait. Nobody tells this process anything."""
         await anyio.sleep(wait_s)
-
-    def tell(self, _key: str) -> None:
-        """Nobody waits to be told."""
 
     def want(self, wanted: WantedRate) -> None:
         """Have the rate in demand."""

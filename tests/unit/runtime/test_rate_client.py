@@ -2,13 +2,10 @@
 
 import timeit
 
-import anyio
 import pytest
 
 from actors.runtime.rates.client import FEW, LeasedRates
-from actors.runtime.rates.requests import RateRequest, WantedRate
 from actors.runtime.rates.shares import Shares
-from actors.runtime.rules.pacing import Rate
 from actors.runtime.rules.waiting_line import WaitingLine
 from streams.clock import monotonic_s
 
@@ -77,36 +74,6 @@ def test_what_is_given_back_did_not_begin() -> None:
     assert sum(rates.begun.begun("jobs.t", rates.clock.now_ms() // 1000, 10)) == sum(granted) - 3
     assert rates.standing("jobs.t") == (5e6, True)
     assert rates.standing("jobs.other") == (0.0, False)
-
-
-TURN, SHARE = WantedRate("source.a", Rate(0.1, 1)), WantedRate("source.b", Rate(5.0, 1))
-
-
-def with_turn() -> LeasedRates:
-    """Return rates with a turn of the first key, and without a reply about the second."""
-    rates = LeasedRates(None, "n")  # type: ignore[arg-type] # nothing is sent
-    rates.want(TURN)
-    lease, _ = rates._leased.lease(TURN.key, monotonic_s())
-    lease.has_turn, lease.until_s = True, monotonic_s() + 60
-    return rates
-
-
-def test_a_request_without_a_reply_looks_less_and_less_often() -> None:
-    with RateRequest([(with_turn(), SHARE)]) as request:
-        assert [request.take() for _ in range(5)] == [50, 100, 200, 250, 250]
-
-
-async def test_a_turn_that_another_request_leaves_is_told_at_once_to_those_that_wait_for_it() -> None:
-    rates = with_turn()
-    with anyio.fail_after(30):
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(rates.told, TURN.key, 60.0)
-            while TURN.key not in rates._told:
-                await anyio.lowlevel.checkpoint()
-            with RateRequest([(rates, TURN), (rates, SHARE)]) as request:
-                assert request.take() == 50
-                assert TURN.key not in rates._told
-    assert rates.take(TURN.key, 1) == (1, 0)
 
 
 def rated(share: float = 5e6) -> LeasedRates:
