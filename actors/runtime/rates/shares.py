@@ -93,7 +93,8 @@ class Shares:
         now_ms, rate = self._now_ms(), self._rate(key, per_s)
         pace, cap, called_ms = self._current(key, rate, now_ms)
         if cap.holds and not self._burst(key):
-            pace = forgive(pace, rate, now_ms, HELD_PART * (now_ms - called_ms), keep_ms=max(KEEP_MS, KEPT * rate.interval_ms))
+            keep_ms = max(KEEP_MS, KEPT * rate.interval_ms)
+            pace = forgive(pace, rate, now_ms, HELD_PART * (now_ms - called_ms), keep_ms=keep_ms)
         least, ready = min(most, max(1, int(per_s * GATHER_S))), min(most, conforming(pace, rate, now_ms))
         granted = min(ready, cap.room(limit, now_ms)) if ready >= least else 0
         if granted:

@@ -294,10 +294,9 @@ async def test_details_that_come_late_for_most_of_a_window_are_waited_for(
         )
         stored = {int(order.order_key) for order in await stored_orders(connection)}
         letters = await dead_letters(connection, "fetch", "teapart")
-    assert (ledger.state, letters) == ("running", [])
-    assert [(hole.attempts, hole.reason) for hole in ledger.holes] == [
-        (3, "the platform lists 110 orders, and has no details of them yet")
-    ]
+    reason = "the platform lists 110 orders, and has no details of them yet"
+    assert (ledger.state, [(hole.attempts, hole.reason) for hole in ledger.holes]) == ("running", [(3, reason)])
+    assert {letter.reason for letter in letters} <= {reason}  # the hole's, if the monitor has looked, and no order's
     assert stored == {order.number for order in orders} - set(range(120, 230))
 
 
