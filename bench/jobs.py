@@ -133,6 +133,7 @@ async def open_bench_desk(bench: Bench) -> AsyncIterator[JobDesk]:
             topics=topics,
             rates=rates,
             clock=SYSTEM,
+            leases=bench.bucket("LEASES"),
             handling=lambda _topic: (),
             bounds=Anywhere(),
             unmade=lambda _topic, _consumer: "",

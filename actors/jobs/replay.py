@@ -2,7 +2,8 @@
 
 In: dead letters, named or of a topic. Out: jobs of JOBS, and a reason for each dead letter that stays. State: none.
 Under repeats: a dead letter is removed once its job is stored. After a crash in between, the add is known by the dead
-letter, which is removed without a second job. If another job has that id, the dead letter stays.
+letter, which is removed without a second job. If another job has that id, the dead letter stays. Whoever drops a dead
+letter at the same moment hears of it (actors/runtime/resending.py).
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from actors.jobs.adds import Clash, Stored
 from actors.jobs.dead_letters import ENGINE, job_again, job_of
 from actors.jobs.rules.job_rules import is_void, marked
 from actors.jobs.store import JobStore
+from actors.runtime.resending import Resending
+from streams.buckets.bucket import Bucket
 from streams.clock import Clock
 from streams.errors import MalformedMessage, OutcomeUnknown, StreamError, unknown_once
 from streams.link.connection import Connection
@@ -38,16 +41,22 @@ class ReplayedJob(NamedTuple):
     error: StreamError | None = None
     is_own: bool = True
 
+    @property
+    def is_in_doubt(self) -> bool:
+        """Whether the job is stored, or may be, and this call has not removed the dead letter."""
+        return not self.is_own if self.is_done else isinstance(self.error, OutcomeUnknown)
+
 
 class JobReplay:
-    """Sends dead letters again. `clock` is the server's."""
+    """Sends dead letters again. `clock` is the server's. `leases`: the bucket LEASES."""
 
-    def __init__(self, connection: Connection, store: JobStore, clock: Clock) -> None:
+    def __init__(self, connection: Connection, store: JobStore, clock: Clock, leases: Bucket[bytes]) -> None:
         self._connection = connection
         self._namespace = connection.namespace
         self._stream = connection.namespace.stream("DEAD")
         self._store = store
         self._clock = clock
+        self._resending = Resending(leases)
 
     async def kick(self, topic: str, most: int) -> int:
         """Send up to `most` of a topic's dead letters again, the oldest first. Return how many.
@@ -76,7 +85,11 @@ class JobReplay:
     async def _kick(self, entries: Sequence[LogEntry], mark: Past = NO_MARK) -> list[ReplayedJob]:
         """Send those dead letters again that are still there. Return those that are sent. Raises the error of one whose
         job could not be stored, OutcomeUnknown if others are sent."""
+        if not entries:
+            return []
+        key = await self._resending.begin(entry.seq for entry in entries)
         replayed = await self.send_again(await still_there(self._connection, self._stream, entries), mark)
+        await self._resending.end(key, [again.seq for again in replayed if again.is_in_doubt])
         kicked = [again for again in replayed if again.is_done]
         errors = [again.error for again in replayed if again.error is not None]
         if errors:
@@ -86,7 +99,8 @@ class JobReplay:
 
     async def send_again(self, entries: Sequence[LogEntry], mark: Past = NO_MARK) -> list[ReplayedJob]:
         """Store the job of each dead letter anew, then remove the dead letter. The ones that cannot be sent stay, with
-        the reason. One whose job was finished, deleted or replaced all the same is removed alone.
+        the reason. One whose job was finished, deleted or replaced all the same is removed alone. The caller has
+        written them down (`Resending`), and looked since whether they are there.
         Raises Disconnected, OutcomeUnknown, NoStream. A repeat is harmless."""
         now_ms, replayed, dead, jobs = self._clock.now_ms(), dict[int, ReplayedJob](), dict[int, JobRecord](), []
         for entry in entries:

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import AsyncIterator, Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import msgspec
 from msgspec import Struct
@@ -10,22 +10,25 @@ from msgspec import Struct
 from actors.fetch.rules.slices import SLICE_ID, MalformedSliceId, parse_slice_id
 from actors.fetch.sources import SourceKey
 from actors.jobs.dead_letters import ENGINE, job_of
+from actors.runtime.resending import Resending
 from penstock.admin.records import Records
 from penstock.errors import UsageError
 from penstock.times import time_text
 from streams.errors import MalformedMessage, MalformedSubject
 from streams.messages.fetch import DeadLetter, Order, dead_payload, decode_dead_letter, decode_orders
 from streams.messages.jobs import JobRecord
-from streams.reads.log import LogEntry, delete_entries, entry_at, extent_of, read_log
+from streams.reads.log import LogEntry, delete_entries, entry_at, extent_of, read_log, remove_entries
 
 __all__ = [
     "DeadLetterEntry",
+    "Dropped",
     "Filter",
     "dead_letter_at",
     "dead_letters",
     "drop",
     "find",
     "plan",
+    "remove",
 ]
 
 
@@ -33,6 +36,10 @@ _ELSEWHERE = re.compile(r"message (\d{1,18}) of the stream of orders")
 """The text that a sink writes into a dead letter whose body is too large to carry."""
 _ROW = re.compile(rf"(?P<slice>{SLICE_ID.pattern}) of (?P<source>\S+): ", re.ASCII)
 """The start of the reason of a row's dead letter: the slice in which the row was listed, and its source."""
+
+Dropped = Literal["dropped", "gone", "in_doubt"]
+"""The result of a drop. `gone`: another call had removed it. `in_doubt`: it is gone, and may have been sent again by
+another call at the same time."""
 
 
 class Filter(NamedTuple):
@@ -232,6 +239,20 @@ def _letter(entry: LogEntry) -> DeadLetterEntry:
         return DeadLetterEntry(*entry, None, str(error))
 
 
-async def drop(records: Records, *seqs: int) -> list[bool]:
-    """Remove dead letters for good. Return for each whether it was there."""
+async def remove(records: Records, *seqs: int) -> list[bool]:
+    """Remove dead letters whose content was sent again. Return for each whether it was there."""
     return await delete_entries(records.connection, records.namespace.stream("DEAD"), seqs)
+
+
+async def drop(records: Records, *seqs: int) -> list[Dropped]:
+    """Remove dead letters for good. Return the result of each. Raises OutcomeUnknown, Disconnected, NoStream, after
+    which some may be removed."""
+    removed = await remove_entries(records.connection, records.namespace.stream("DEAD"), seqs)
+    resent = await Resending(records.session.bucket("LEASES")).seqs() if any(removed) else set[int]()
+    return [_dropped(was_there, is_resent=seq in resent) for seq, was_there in zip(seqs, removed, strict=True)]
+
+
+def _dropped(was_there: bool | None, *, is_resent: bool) -> Dropped:
+    if was_there is False:
+        return "gone"
+    return "in_doubt" if was_there is None or is_resent else "dropped"

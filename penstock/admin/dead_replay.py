@@ -10,10 +10,12 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from actors.fetch.sources import SourceKey
 from actors.jobs.replay import JobReplay
 from actors.jobs.store import JobStore
+from actors.runtime.resending import Resending
 from penstock.admin.dead_letters import (
     Cannot,
     DeadLetterEntry,
@@ -23,13 +25,13 @@ from penstock.admin.dead_letters import (
     Resubmit,
     Send,
     SendStored,
-    drop,
     plan,
+    remove,
 )
 from penstock.admin.holes import redrive
 from penstock.admin.records import Records
 from penstock.errors import PenstockError
-from streams.errors import MalformedMessage, StreamError
+from streams.errors import MalformedMessage, OutcomeUnknown, StreamError
 from streams.link.server_clock import ServerClock
 from streams.messages.fetch import Order, decode_orders
 from streams.messages.ids import message_id, order_message_id
@@ -40,13 +42,16 @@ from streams.topology.topology import learn_job_streams
 __all__ = ["Replayed", "Replayer"]
 
 
-class Replayed(Struct, frozen=True):
-    """The result of one dead letter. If `is_done`, it is removed from the stream."""
+class Replayed(Struct, frozen=True, omit_defaults=True):
+    """The result of one dead letter. If `is_done`, its content was sent, and it is removed from the stream. `is_own`:
+    this call removed it. `is_known`: False if it may have been sent all the same."""
 
     seq: int
     id: str
     is_done: bool
     what: str
+    is_own: bool = True
+    is_known: bool = True
 
 
 class Replayer:
@@ -56,11 +61,20 @@ class Replayer:
         self._records = records
         self._by = by
         self._jobs: JobReplay | None = None
+        self._leases = records.session.bucket("LEASES")
+        self._resending = Resending(self._leases)
 
     async def replay(self, letters: Sequence[DeadLetterEntry]) -> list[Replayed]:
         """Send the dead letters again that are still there, and remove those that were sent. Return the result of each.
-        One that another caller has removed by then has none here: of many who send it, one has it. A dead letter that
+        One that was gone before has none. Of many who send one at the same time, one removes it. A dead letter that
         cannot be sent stays, and its result says why."""
+        key = await self._resending.begin(each.seq for each in letters)
+        told = await self._replay(letters)
+        in_doubt = [each.seq for each in told if not each.is_known or (each.is_done and not each.is_own)]
+        await self._resending.end(key, in_doubt)
+        return told
+
+    async def _replay(self, letters: Sequence[DeadLetterEntry]) -> list[Replayed]:
         letters = await still_there(self._records.connection, self._records.namespace.stream("DEAD"), letters)
         plans = {each.seq: _plan_of(each) for each in letters}
         jobs = [each for each in letters if isinstance(plans[each.seq], Requeue)]
@@ -73,10 +87,10 @@ class Replayer:
         return [told[each.seq] for each in letters if each.seq in told]
 
     async def _removed(self, told: Sequence[Replayed]) -> list[Replayed]:
-        """Remove the letters that are done. Return the results without those that another caller has removed."""
+        """Remove the letters that are done. Return the results, which say of each whether it was still there."""
         done = [each.seq for each in told if each.is_done]
-        were_there = dict(zip(done, await drop(self._records, *done), strict=True))
-        return [each for each in told if were_there.get(each.seq, True)]
+        were_there = dict(zip(done, await remove(self._records, *done), strict=True))
+        return [replace(each, is_own=were_there.get(each.seq, True)) for each in told]
 
     async def _one(self, letter: DeadLetterEntry, steps: Redrive | Cannot) -> Replayed:
         match steps:
@@ -105,7 +119,8 @@ class Replayer:
         outcomes = await self._records.publisher.try_many(messages) if messages else []
         for (each, message), outcome in zip(again, outcomes, strict=True):
             if isinstance(outcome, StreamError):
-                told.append(Replayed(each.seq, each.names[2], False, str(outcome)))
+                is_known = not isinstance(outcome, OutcomeUnknown)
+                told.append(Replayed(each.seq, each.names[2], False, str(outcome), is_known=is_known))
             else:
                 told.append(Replayed(each.seq, each.names[2], True, f"{message.what} {outcome.seq}"))
         return await self._removed(told)
@@ -113,7 +128,17 @@ class Replayer:
     async def _requeue(self, letters: Sequence[DeadLetterEntry]) -> list[Replayed]:
         entries = [LogEntry(each.seq, each.subject, each.stored_ms, each.payload) for each in letters]
         again = await (await self._opened()).send_again(entries)
-        return [Replayed(each.seq, each.id, each.is_done, each.what) for each in again if each.is_own]
+        return [
+            Replayed(
+                each.seq,
+                each.id,
+                each.is_done,
+                each.what,
+                each.is_own,
+                is_known=not isinstance(each.error, OutcomeUnknown),
+            )
+            for each in again
+        ]
 
     async def _opened(self) -> JobReplay:
         """Return the JobReplay. Jobs are due by the server's clock, so that is measured first."""
@@ -124,7 +149,7 @@ class Replayer:
             clock = ServerClock(connection, namespace.jobs_streams())
             await clock.measure()
             store = JobStore(connection, self._records.publisher, namespace, clock)
-            self._jobs = JobReplay(connection, store, clock)
+            self._jobs = JobReplay(connection, store, clock, self._leases)
         return self._jobs
 
 

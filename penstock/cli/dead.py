@@ -1,5 +1,6 @@
 """`penstock dead`: dead letters, to be shown, sent again or dropped."""
 
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,7 +15,7 @@ from penstock.times import span_text, time_text
 from streams.clock import now_ms
 
 if TYPE_CHECKING:
-    from penstock.admin.dead_letters import DeadLetterEntry, Filter
+    from penstock.admin.dead_letters import DeadLetterEntry, Dropped, Filter
     from penstock.admin.dead_replay import Replayed
     from penstock.admin.records import Records
     from streams.messages.jobs import JobRecord
@@ -197,7 +198,7 @@ async def _replay(
     A hole is read again, an order goes to the sinks again, a job is due now with all its attempts."""
     which = _filter(engine, name, reason, older_than, newer_than)
     _check_choice(seqs, which, all_=all_)
-    done = tried = gone = 0
+    done = tried = gone = shared = 0
     kept: list[Replayed] = []
     async with call.session() as session:
         from penstock.admin.dead_replay import Replayer
@@ -205,23 +206,26 @@ async def _replay(
 
         records = Records(session)
         replayer = Replayer(records, by=who(by))
-        call.if_stopped(lambda: _so_far("sent again", done, tried - len(kept) - gone), is_for_errors=True)
+        call.if_stopped(lambda: _so_far("sent again", done, tried - len(kept) - gone - shared), is_for_errors=True)
         with progress("replaying") as advance:
             async for letters, share in _paced(_chosen(records, seqs, which), rate):
                 tried += len(letters)
                 answers = await replayer.replay(letters)
                 gone += len(letters) - len(answers)
                 for told in answers:
-                    done += told.is_done
+                    done += told.is_done and told.is_own
+                    shared += told.is_done and not told.is_own
                     if not told.is_done:
                         kept.append(told)
                         typer.echo(f"{told.seq}: left as it is: {told.what}", err=True)
                     elif seqs:
                         call.out.say(f"{told.seq}: {told.what}")
                 advance(share)
-    others = f", {gone} gone meanwhile: another caller sent them again or dropped them" if gone else ""
+    others = f", {shared} sent again whose letters another caller removed first" if shared else ""
+    others += f", {gone} gone meanwhile: another caller sent them again or dropped them" if gone else ""
     call.out.say(f"{done} sent again, {len(kept)} left as they are{others}")
-    call.out.result({"replayed": done, "gone": gone, "kept": [msgspec.to_builtins(each) for each in kept]})
+    kept_ones = [msgspec.to_builtins(each) for each in kept]
+    call.out.result({"replayed": done, "shared": shared, "gone": gone, "kept": kept_ones})
     if kept:
         raise typer.Exit(1)
 
@@ -274,20 +278,25 @@ async def _drop(
     _check_choice(seqs, which, all_=all_)
     what = f"{len(seqs)} dead letter(s)" if seqs else f"all dead letters{_chosen_text(which)}"
     confirm(f"Drop {what} for good?", is_sure=yes)
-    dropped = tried = 0
+    told, tried = Counter["Dropped"](), 0
     async with call.session() as session:
         from penstock.admin.dead_letters import drop
         from penstock.admin.records import Records
 
         records = Records(session)
-        call.if_stopped(lambda: _so_far("dropped", dropped, tried), is_for_errors=True)
+        call.if_stopped(lambda: _so_far("dropped", told["dropped"], tried - told["gone"]), is_for_errors=True)
         with progress("dropping") as advance:
             async for letters, share in _grouped(_chosen(records, seqs, which), MOST_AT_ONCE):
                 tried += len(letters)
-                dropped += sum(await drop(records, *(each.seq for each in letters)))
+                told.update(await drop(records, *(each.seq for each in letters)))
                 advance(share)
-    call.out.say(f"{dropped} dropped")
-    call.out.result({"dropped": dropped})
+    gone, in_doubt = told["gone"], told["in_doubt"]
+    others = f", {gone} gone meanwhile: another caller sent them again or dropped them" if gone else ""
+    others += f", {in_doubt} gone that another caller may have sent again at the same time" if in_doubt else ""
+    call.out.say(f"{told['dropped']} dropped{others}")
+    call.out.result({"dropped": told["dropped"], "gone": gone, "in_doubt": in_doubt})
+    if in_doubt:
+        raise typer.Exit(1)
 
 
 def _chosen_text(which: "Filter") -> str:

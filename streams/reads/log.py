@@ -186,16 +186,24 @@ async def delete_entries(
 ) -> list[bool]:
     """Remove messages for good, some at a time. Return for each whether it was there. One of which it is not known is
     looked for, and was if it is gone. `erase`: as above."""
+    removed = await remove_entries(connection, stream, seqs, erase=erase)
+    return [was_there is not False for was_there in removed]
 
-    async def delete(seq: int) -> bool:
+
+async def remove_entries(
+    connection: Connection, stream: str, seqs: Iterable[int], *, erase: bool = False
+) -> list[bool | None]:
+    """Do as `delete_entries`. None: it is gone, and this call or another has removed it."""
+
+    async def remove(seq: int) -> bool | None:
         try:
             return await delete_entry(connection, stream, seq, erase=erase)
         except OutcomeUnknown:
             if await entry_at(connection, stream, seq) is not None:
                 raise
-            return True
+            return None
 
-    return await _for_each(list(seqs), delete)
+    return await _for_each(list(seqs), remove)
 
 
 async def _for_each(things: Sequence[T], call: Callable[[T], Awaitable[R]]) -> list[R]:

@@ -102,7 +102,7 @@ def topology_of_desk(connection: Connection, *more: str) -> Topology:
     streams = {*namespace.jobs_streams(), *(namespace.stream(short) for short in ("JOBS", "DEAD", *more))}
     return Topology(
         streams=tuple(spec for spec in full.streams if spec.name in streams),
-        buckets=tuple(spec for spec in full.buckets if spec.name == namespace.bucket("TOPICS")),
+        buckets=tuple(spec for spec in full.buckets if spec.name in map(namespace.bucket, ("TOPICS", "LEASES"))),
         profile="fast",
     )
 
@@ -140,6 +140,7 @@ async def open_second_office(connection: Connection, *, again_after_s: float = 2
             topics=topics,
             rates=rates,
             clock=clock,
+            leases=Bucket(connection, publisher, namespace.bucket("LEASES"), bytes),
             handling=lambda _topic: office.handling,
             bounds=Anywhere(),
             unmade=lambda _topic, _consumer: "",

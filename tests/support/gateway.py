@@ -107,6 +107,7 @@ async def running_gateway(
         topics=topics,
         rates=rates,
         clock=clock,
+        leases=bucket("LEASES"),
         handling=lambda _topic: (),
         bounds=Anywhere(),
         unmade=lambda _topic, _consumer: "",

@@ -23,6 +23,7 @@ from actors.runtime.rates.shares import SharedRates
 from actors.runtime.supervisor import ActorSpec
 from penstock.api.service.service import DeskService
 from penstock.node.node import Node
+from streams.buckets.bucket import Bucket
 from streams.clock import Clock
 from streams.link.connection import Connection
 from streams.pull.once import PullOnce
@@ -43,6 +44,7 @@ async def open_job_desk(
         topics=topics,
         rates=rates,
         clock=clock,
+        leases=node.bucket("LEASES"),
         handling=handling_nodes(node.members),
         bounds=node.bounds,
         unmade=lambda topic, consumer: unmade_by_all(_handling(node.members, topic), consumer),
@@ -59,6 +61,7 @@ async def open_desk(
     topics: Topics,
     rates: SharedRates,
     clock: Clock,
+    leases: Bucket[bytes],
     handling: Callable[[str], Collection[str]],
     bounds: WorkBounds,
     unmade: Callable[[str, str], str],
@@ -92,7 +95,7 @@ async def open_desk(
                     topics=topics,
                     handout=handout,
                     copies=copies,
-                    replay=JobReplay(connection, store, clock),
+                    replay=JobReplay(connection, store, clock, leases),
                     obstacles=Obstacles(connection, topics, handling, clock, bounds, unmade),
                     clock=clock,
                 )

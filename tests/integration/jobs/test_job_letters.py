@@ -14,6 +14,7 @@ from actors.jobs.adds import Stored
 from actors.jobs.dead_letters import Burial, job_dead_letter, job_of, write_dead_letters
 from actors.jobs.replay import JobReplay
 from actors.jobs.store import JobStore
+from streams.buckets.bucket import Bucket
 from streams.clock import SYSTEM, now_ms
 from streams.errors import Refused, StreamError
 from streams.link.connection import Connection
@@ -56,7 +57,8 @@ async def ground(connection: Connection, publisher: Publisher) -> Ground:
         connection, wanted(connection.namespace, profile="fast", replicas=copies(connection), sizes=sizes)
     )
     store = JobStore(connection, publisher, connection.namespace, SYSTEM)
-    return Ground(connection, publisher, store, JobReplay(connection, store, SYSTEM))
+    leases = Bucket(connection, publisher, connection.namespace.bucket("LEASES"), bytes)
+    return Ground(connection, publisher, store, JobReplay(connection, store, SYSTEM, leases))
 
 
 def dead_job(job_id: str = "o1", **more: object) -> JobRecord:

@@ -131,7 +131,7 @@ async def test_letters_are_dropped_only_with_a_yes_and_only_those_named(cli: Com
     (await cli("dead", "drop", str(seqs[0]), str(seqs[1]), "--yes")).ok()
     assert await left(cli) == 3
     dropped = (await cli("dead", "drop", "--all", "--engine", "sink", "--yes", "--json")).ok().json()
-    assert (dropped, await left(cli)) == ({"dropped": 2}, 1)
+    assert (dropped, await left(cli)) == ({"dropped": 2, "gone": 0, "in_doubt": 0}, 1)
 
 
 async def test_a_number_that_is_no_sequence_never_drops_a_letter_of_that_id(cli: CommandLine) -> None:

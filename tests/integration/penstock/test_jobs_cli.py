@@ -42,6 +42,7 @@ async def node(cli: CommandLine, *, follows_schedules: bool = False) -> AsyncIte
             topics=topics,
             rates=rates,
             clock=SYSTEM,
+            leases=session.bucket("LEASES"),
             handling=lambda _topic: (),
             bounds=Anywhere(),
             unmade=lambda _topic, _consumer: "",
