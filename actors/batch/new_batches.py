@@ -113,6 +113,11 @@ class NewBatches:
         _check_name("sheet", new.sheet)
         return callback, input_json, _checked_encoding(new.encoding)
 
+    def check_upload(self, new: NewBatch) -> None:
+        """Return if a submission can be made, and there is room for its file, which the submitter stores by itself."""
+        self._admit("batches")
+        self.check(new, has_file=True)
+
     async def look(self, new: NewBatch, rows: Sequence[Raw], *, shown: int = SHOWN) -> RowsSeen:
         """Return how the task's code reads these rows, of a submission that can be made. Nothing is stored, and nothing
         runs."""

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import anyio
 
-from actors.runtime.broker.store_watch import MAKE_ROOM, RESTART, why_full
+from actors.runtime.broker.store_watch import MAKE_ROOM, why_full
 from actors.runtime.notices.mail import MailRefused, check_mail
 from actors.runtime.rules.texts import some_of
 from actors.zone.hub_life import read_zone
@@ -32,7 +32,8 @@ from penstock.node.session import Session, health_of, monitor_url, open_session,
 from streams.clock import now_ms
 from streams.embedded.server import find_binary
 from streams.errors import NoStream, OutcomeUnknown, PermissionDenied, Refused, ServerNotStarted, StreamError
-from streams.link.store_health import room_at
+from streams.link.store_health import RESTART, room_at
+from streams.link.write_errors import write_error
 from streams.topology.topology import diff, is_passing, learn_job_streams
 
 __all__ = ["examine"]
@@ -238,14 +239,28 @@ async def _store(config: Config, session: Session) -> Check:
     if health is None:
         return Check("store", "warn", "the monitoring address gives no answer", "see the server's log")
     free, kept = room_at(server_folder(config)) if config.is_embedded else (None, 0)
-    if health.failed:
-        return Check("store", "fail", f"the server's store has failed: {health.failed}", RESTART)
+    if failed := health.failed if monitor_url(config) else await _write_errors(config, session):
+        return Check("store", "fail", f"the server's store has failed: {failed}", RESTART)
     if full := why_full(health, free, kept, was_full=False):
         return Check("store", "fail", full, MAKE_ROOM)
     if not monitor_url(config):
-        do = "give --monitor http://host:8222, to nodes as PENSTOCK_MONITOR: else a failed store is not noticed"
+        do = "give --monitor http://host:8222, to nodes as PENSTOCK_MONITOR: else they do not notice a failed store"
         return Check("store", "warn", "only the server's monitoring address tells how its store fares", do)
     return Check("store", "ok", f"{health.used:,} of {health.limit:,} bytes are used")
+
+
+async def _write_errors(config: Config, session: Session) -> str:
+    """Return the errors of streams that take nothing, as the streams themselves tell it. A login that may not ask a
+    stream does not hear of it."""
+    names, found = [each.name for each in topology_of(config, session.namespace).all_streams()], dict[str, str]()
+
+    async def ask(name: str) -> None:
+        found[name] = await write_error(session.connection, name)
+
+    async with anyio.create_task_group() as tasks:
+        for name in names:
+            tasks.start_soon(ask, name)
+    return some_of([f"{name}: {found[name]}" for name in names if found[name]], MOST_NAMED)
 
 
 async def _topology(config: Config, session: Session) -> Check:

@@ -39,6 +39,7 @@ from streams.errors import (
 )
 from streams.link.connection import Connection
 from streams.link.frames import Message
+from streams.link.store_health import RESTART
 from streams.messages.jobs import AGE_HEADER, MEMORY_HEADER
 from streams.micro import QUESTION_HEADER, WHO, Has
 
@@ -345,7 +346,7 @@ def client_error(error: StreamError) -> PenstockError:
         case Disconnected() | ConnectionLost():
             return Unavailable(str(error))
         case StoreFailed():
-            return Unavailable(f"{error.description}; nothing was done")
+            return Unavailable(f"{error.description}; nothing was done: {RESTART}")
         case StoreFull():
             return Unavailable("the server's store is full, and nothing was stored: make room, or raise its limits")
         case PermissionDenied():

@@ -28,7 +28,7 @@ from actors.batch.rules.obstacles import BatchWhy
 from actors.batch.rules.refusals import BatchRefused
 from actors.batch.rules.row_looks import FirstLook
 from actors.batch.rules.sheet_lines import SheetHead, SheetKind
-from actors.batch.tasks import TaskRecord, UnknownTask
+from actors.batch.tasks import TaskRecord
 from actors.batch.views import (
     UPLOAD_BYTES,
     ItemPage,
@@ -51,6 +51,7 @@ from penstock.sdk.calls import ServiceClient, client_error
 from penstock.sdk.client_forms import MILLISECONDS
 from penstock.sdk.pages import all_lines
 from streams.buckets.files import Files
+from streams.clock import monotonic_s
 from streams.errors import PermissionDenied, StreamError
 from streams.link.connection import Connection
 from streams.messages.batch import RowsSeen
@@ -62,6 +63,8 @@ __all__ = ["Batches"]
 
 LOOK_S, FIRST_LOOK_S = 0.5, 0.1
 PART = 1 << 20
+ROOM_S = 1.0
+"""Seconds between two looks whether there is room for more of a file. Nodes look at the store as often."""
 
 
 class Batches:
@@ -133,13 +136,11 @@ class Batches:
         file: str | os.PathLike[str] | None,
         on_sent: Callable[[float], None] | None,
     ) -> View:
-        task, chosen = str(ask["task"]), str(ask["id"])
         if file is None:
             return await self._view("submit", ask)
-        if task not in (known := [each.task for each in await self.tasks()]):
-            raise NotAccepted(str(UnknownTask(task, known)), code="not_found", field="task")  # before the file is sent
+        chosen = str(ask["id"])
         path, stored = Path(file), upload_name(check_token("batch", chosen))
-        await self._send(path, stored, on_sent)
+        await self._send(path, stored, ask, on_sent)
         try:
             return await self._view("submit", {**ask, "file": stored, "name": path.name})
         except NotAccepted as refused:
@@ -282,16 +283,22 @@ class Batches:
         meant = {"id": before.instance_id, "created_ms": before.created_ms, "nonce": fresh_nonce()}
         return await self._view(endpoint, {**meant, **more})
 
-    async def _send(self, path: Path, stored: str, on_sent: Callable[[float], None] | None) -> None:
+    async def _send(
+        self, path: Path, stored: str, ask: Mapping[str, object], on_sent: Callable[[float], None] | None
+    ) -> None:
+        """Store the file, while the nodes would take the submission: they know whether the store has room."""
         size = (await anyio.Path(path).stat()).st_size
         if size > UPLOAD_BYTES:
             raise UsageError(f"{path}: {size} bytes, at most {UPLOAD_BYTES}; send it in parts")
-        sent = 0
+        sent, look_s = 0, 0.0
 
         async def parts() -> AsyncIterator[bytes]:
-            nonlocal sent
+            nonlocal sent, look_s
             async with await open_file(path, "rb") as file:
                 while part := await file.read(PART):
+                    if monotonic_s() >= look_s:
+                        await self._service.ask("check", {**ask, "stores_file": True}, RowsSeen)
+                        look_s = monotonic_s() + ROOM_S
                     yield part
                     sent += len(part)
                     if on_sent is not None:

@@ -14,14 +14,16 @@ import base64
 import hashlib
 import secrets
 from collections.abc import AsyncIterable, AsyncIterator, Iterable
+from contextlib import suppress
 from datetime import UTC, datetime
 
 import anyio
 import msgspec
 
-from streams.errors import Refused, StreamError
+from streams.errors import StoreFailed, StreamError
 from streams.link.connection import Connection
-from streams.publish.publisher import Outgoing, Publisher
+from streams.link.write_errors import write_error
+from streams.publish.publisher import Outgoing, Publisher, Receipt
 from streams.reads.direct_get import get_batch
 from streams.reads.log import entry_of, last_entry, next_entry, purge_subject, read_log, subjects_of
 from streams.subjects import TOKEN
@@ -29,6 +31,8 @@ from streams.subjects import TOKEN
 CHUNK = 128 * 1024
 """The object store's usual size, far below the server's limit of a message."""
 AT_ONCE = 8
+SILENT_S = 2.5
+"""Seconds without a confirmation after which a file's sender asks whether the stream has failed."""
 CLEAN_UP_S = 5.0
 GONE_S = 3_600
 """Seconds for which the record of a deleted file stays: longer than any client reads one list."""
@@ -80,7 +84,8 @@ class Files:
         self, name: str, data: AsyncIterable[bytes], *, most_bytes: int | None = None, description: str = ""
     ) -> FileInfo:
         """Store a file, in the place of one of the same name, and return its record. Raises FileTooLarge beyond
-        `most_bytes`, StoreFull, OutcomeUnknown, Disconnected. Then nothing of it stays."""
+        `most_bytes`, StoreFull, StoreFailed, OutcomeUnknown, Disconnected. Then nothing of it stays, or
+        `remove_unfinished` finds it."""
         subject = self._record_subject(name)
         before = await self.info(name)
         nuid = _fresh_nuid(name)
@@ -97,9 +102,9 @@ class Files:
                 description=description,
             )
             record = msgspec.json.encode(info)
-            await self._publisher.publish(subject, record, message_id=nuid, headers={"Nats-Rollup": "sub"})
+            await self._publish([Outgoing(subject, record, nuid, {"Nats-Rollup": "sub"})])
         except BaseException:
-            with anyio.move_on_after(CLEAN_UP_S, shield=True):
+            with anyio.move_on_after(CLEAN_UP_S, shield=True), suppress(StreamError):  # the first error is the reason
                 await purge_subject(self._connection, self._stream, self._chunk_subject(nuid))
             raise
         if before is not None:
@@ -206,12 +211,33 @@ class Files:
             if len(waiting) == AT_ONCE:
                 await self._publish(waiting)
                 waiting = []
-        await self._publish(waiting)
+        if waiting:
+            await self._publish(waiting)
         return size, chunks, _shown(digest.digest())
 
     async def _publish(self, messages: list[Outgoing]) -> None:
-        for outcome in await self._publisher.publish_many(messages):
-            if isinstance(outcome, Refused):
+        """Store messages. Raises StoreFailed soon if the stream has failed: it would leave them unanswered."""
+        outcomes: list[Receipt | StreamError] = []
+        why = ""
+
+        async def ask() -> None:
+            nonlocal why
+            while not why:
+                await anyio.sleep(SILENT_S)
+                why = await write_error(self._connection, self._stream)
+            tasks.cancel_scope.cancel()
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(ask)
+            try:
+                outcomes = await self._publisher.try_many(messages)
+            except StreamError as error:
+                outcomes = [error]
+            tasks.cancel_scope.cancel()
+        if why:
+            raise StoreFailed(f"the server's store has failed: {self._stream}: {why}", subject=messages[0].subject)
+        for outcome in outcomes:
+            if isinstance(outcome, StreamError):
                 raise outcome
 
     def _record_subject(self, name: str) -> str:

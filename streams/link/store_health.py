@@ -21,6 +21,8 @@ ANSWER_S = 5.0
 MOST_BYTES = 1 << 20
 MOST_RESERVE = 1 << 30
 MOST_TOLD = 3
+RESTART = "make room, or mend the disk, and start the server again; an embedded one is started again by its node"
+"""What to do about a store that has failed."""
 _OF_THE_STORE = ("write error", "could not be recovered")
 
 

@@ -19,7 +19,7 @@ from actors.runtime.rules.notices import Notice
 from streams.clock import until_turn_s
 from streams.errors import StreamError
 from streams.link.connection import Connection
-from streams.link.store_health import StoreHealth, StoreState, reserve_of, room_at
+from streams.link.store_health import RESTART, StoreHealth, StoreState, reserve_of, room_at
 from streams.store_memory import StoreMemory, WentBack
 
 log = logging.getLogger(__name__)
@@ -33,7 +33,6 @@ MAKE_ROOM = (
     "make room: finish or delete jobs, `penstock dead drop`, or a larger disk or limit; finishing and deleting go on,"
     " and adds do by themselves"
 )
-RESTART = "make room, or mend the disk, and start the server again; an embedded one is started again by its node"
 WENT_BACK = "store_went_back"
 """The kind of a notice."""
 MOST_NAMED = 5

@@ -72,10 +72,12 @@ class BatchWhyAsk(RequestForm, frozen=True, kw_only=True):
 
 class CheckAsk(NewBatch, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Look at a submission without making it: how the task's code reads these `rows`, each its number and its cells, as
-    `[2, {"sku": "T-100"}]`. `shown`: how many of them to return as the code gets them."""
+    `[2, {"sku": "T-100"}]`. `shown`: how many of them to return as the code gets them. `stores_file`: the caller is
+    about to store the file, and looks only whether the submission can be made and the store has room."""
 
     rows: tuple[msgspec.Raw, ...] = ()
     shown: int = SHOWN
+    stores_file: bool = False
 
 
 class RetryAsk(ChangeAsk, frozen=True, kw_only=True):

@@ -8,6 +8,7 @@ from msgspec import Struct
 
 from penstock.api.http.replies import Reply, is_queue, words
 from streams.errors import Disconnected, NoStream, OutcomeUnknown, StoreFailed, StoreFull, StreamError, TooLarge
+from streams.link.store_health import RESTART
 
 __all__ = ["Code", "Problem", "RefusedRequest", "refused", "shown", "trouble_of", "written"]
 
@@ -117,7 +118,8 @@ def trouble_of(error: StreamError, *, is_read: bool = False) -> RefusedRequest:
                 retry_after_s=30,
             )
         case StoreFailed():
-            return refused(503, "unavailable", f"{error.description}; nothing was done", retry_after_s=10)
+            hint = f"have the operator {RESTART}"
+            return refused(503, "unavailable", f"{error.description}; nothing was done", hint=hint, retry_after_s=10)
         case TooLarge():
             return refused(413, "too_large", "larger than the server takes; nothing was stored")
         case Disconnected() | NoStream():

@@ -33,6 +33,9 @@ async def submit(desk: BatchDesk, new: NewBatch, _question: Question) -> View:
 
 
 async def check(desk: BatchDesk, ask: CheckAsk, _question: Question) -> RowsSeen:
+    if ask.stores_file:
+        desk.new.check_upload(ask)
+        return RowsSeen(unchecked="the file is not stored yet")
     return await desk.new.look(ask, ask.rows, shown=ask.shown)
 
 

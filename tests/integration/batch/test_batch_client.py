@@ -3,14 +3,17 @@
 import os
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import anyio
 import anyio.lowlevel
 import pytest
 
-from penstock.errors import NotAccepted, Timeout, UsageError
+from penstock.errors import NotAccepted, Timeout, Unavailable, UsageError
 from penstock.rows.sheets.parsing import parse_sheet
 from penstock.rows.sheets.rows import Row
+from penstock.sdk import client_batches
+from penstock.sdk.calls import ServiceClient
 from penstock.sdk.client_batches import Batches
 from streams.buckets.files import Files
 from streams.link.connection import Connection
@@ -41,6 +44,35 @@ async def uploads(link: Connection, instance_id: str) -> list[str]:
     async with Publisher(link) as publisher:
         files = Files(link, publisher, link.namespace.bucket("FILES"))
         return [info.name async for info in files.all() if info.name.startswith(f"{instance_id}/upload")]
+
+
+async def test_a_file_is_sent_while_the_nodes_have_room_for_it(
+    link: Connection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_batches, "ROOM_S", 0.0)
+    path, asked = tmp_path / "large.csv", list[object]()
+    path.write_bytes(b"sku\n" * (1 << 20))
+
+    class GetsFull(ServiceClient):
+        async def ask(self, endpoint: str, question: object, form: type[Any], **how: Any) -> Any:
+            asked.append(endpoint)
+            if len(asked) == 3:
+                raise Unavailable("the store is full")
+            return await super().ask(endpoint, question, form, **how)
+
+    with pytest.raises(Unavailable, match="full"):
+        await Batches(GetsFull(link, "batch", 30.0), link).submit("register", file=path, id="client-large")
+    assert asked == ["check"] * 3
+    assert await uploads(link, "client-large") == []
+    async with Publisher(link) as publisher:
+        assert await Files(link, publisher, link.namespace.bucket("FILES")).ids_of("client-large") == {}
+
+
+async def test_what_cannot_be_submitted_is_refused_before_its_file_is_sent(batches: Batches, sheet: Path) -> None:
+    sent: list[float] = []
+    with pytest.raises(NotAccepted) as refused:
+        await batches.submit("register", file=sheet, callback="http://elsewhere.example.org/", on_sent=sent.append)
+    assert (refused.value.field, sent) == ("callback", [])
 
 
 async def test_a_batch_begins_later_and_after_another(batches: Batches) -> None:

@@ -12,7 +12,18 @@ import aiohttp
 import anyio
 import pytest
 
-from streams.link.store_health import room_at
+from penstock.admin.doctor import examine
+from penstock.node.config import Config
+from penstock.sdk.calls import client_error
+from streams.buckets.files import Files
+from streams.embedded.server import embedded_server
+from streams.errors import StoreFailed
+from streams.link.connection import connect
+from streams.link.store_health import RESTART, room_at
+from streams.publish.publisher import Publisher
+from streams.subjects import Namespace
+from streams.topology.specs import wanted
+from streams.topology.topology import apply
 from tests.support.command import Running, node, penstock
 from tests.support.disks import fill, small_disk
 from tests.support.moments import a_moment
@@ -98,6 +109,43 @@ async def test_on_a_full_disk_nothing_is_added_and_the_rest_goes_on(disk: Path) 
         await until(door.is_ready)
         assert (await door.ask(JOBS, {"id": "new"}))[0] in (200, 201)
         await running.logged("store.well")
+
+
+async def test_a_file_that_the_command_line_stores_needs_room_too(disk: Path, tmp_path: Path) -> None:
+    sheet = tmp_path / "rows.csv"
+    sheet.write_text("sku\nA1\n")
+    async with up(disk) as (_, door):
+        take_all_but_what_is_kept(disk)
+        await until(lambda: is_in_trouble(door))
+        at = ("--data", str(disk / "data"))
+        refused = await penstock("batch", "submit", str(sheet), "--task", "any", *at)
+        assert (refused.code, "store is full" in refused.err) == (1, True), refused.err
+
+
+async def test_an_upload_onto_a_failed_store_ends_soon_and_says_what_to_do(disk: Path, namespace: Namespace) -> None:
+    """The monitoring address is not known, so only the silence of the stream shows it."""
+
+    async def parts() -> AsyncIterator[bytes]:
+        yield bytes(3 << 20)
+
+    async with (
+        embedded_server(disk / "server") as server,
+        connect(server.url, name="test", namespace=namespace) as connection,
+        Publisher(connection) as publisher,
+    ):
+        await apply(connection, wanted(namespace, profile="fast"))
+        store = Files(connection, publisher, namespace.bucket("FILES"))
+        await store.put("before", parts())
+        ballast = fill(disk)
+        with anyio.fail_after(15), pytest.raises(StoreFailed, match=r"OBJ_.*no space left on device") as failed:
+            await store.put("large", parts())
+        told = str(client_error(failed.value))
+        assert told.endswith(RESTART)
+        ballast.unlink()
+        checks = await examine(Config(nats=server.url, namespace=namespace.name))
+        [found] = [check for check in checks if check.name == "store"]
+        assert (found.level, found.do) == ("fail", RESTART)
+        assert "FILES: no space left on device" in found.found
 
 
 async def test_a_node_that_starts_on_a_full_disk_serves_what_is_there(disk: Path) -> None:
