@@ -155,10 +155,10 @@ def check_url(url: str) -> URL:
 
     try:
         parsed = URL(url, encoded=False)
-        has_user = bool(parsed.user or parsed.password)
+        host, has_user = parsed.host, bool(parsed.user or parsed.password)
     except ValueError:
         raise BadUrl(f"cannot call {shown_url(url)!r}: it is no URL") from None
-    if parsed.scheme not in ("http", "https") or not parsed.host:
+    if parsed.scheme not in ("http", "https") or not host:
         raise BadUrl(f"cannot call {shown_url(url)!r}: the URL must begin with http:// or https:// and name a host")
     if has_user:
         raise BadUrl(f"cannot call {shown_url(url)!r}: put user and password into the account, not into the URL")
