@@ -2,8 +2,6 @@
 
 from hypothesis import strategies as st
 
-__all__ = ["edited", "edited_bytes"]
-
 MOST_EDITS = 2
 
 

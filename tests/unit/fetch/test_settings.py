@@ -15,11 +15,13 @@ from actors.fetch.rules.settings import (
     FetchSettings,
     as_level,
     check_level,
+    narrowed,
     origins,
     parse_level,
     resolve,
 )
 from actors.runtime.rules.setting_values import BadSetting, duration_text, read_duration
+from tests.support.edits import edited_bytes
 
 NOW_MS = 1_767_225_600_000  # 2026-01-01T00:00:00Z
 
@@ -133,10 +135,19 @@ def test_a_bad_document_is_refused_in_words_that_help(text: bytes, words: str) -
     assert len(str(refused.value)) < 1000
 
 
-@given(st.binary(max_size=100) | st.text(max_size=100).map(str.encode))
+DOCUMENTS = st.sampled_from(
+    [b'{"slice": "60s", "retries": 3}', b'{"again": ["10m"]}', b'{"pin": "", "rate": 0.5}', b'{"rate": 5, "rate": 5}']
+)
+
+
+@given(edited_bytes(DOCUMENTS, b'{}[]":, 09s.-\\\xff'))
 def test_any_bytes_are_settings_or_refused(text: bytes) -> None:
     refused = refusal(lambda: parse_level(text))
-    assert refused is None or str(refused)
+    if refused is None:
+        assert parse_level(text) == json.loads(text)
+        assert len(parse_level(text)) == text.count(b'":'), "no name stands twice"
+    else:
+        assert refused.do
 
 
 JSON_VALUES = st.recursive(
@@ -146,13 +157,26 @@ JSON_VALUES = st.recursive(
 )
 
 
-@given(st.dictionaries(st.sampled_from(list(SETTINGS)), JSON_VALUES, max_size=3))
-def test_any_value_is_read_or_refused(values: dict[str, object]) -> None:
+def values_of(name: str) -> st.SearchStrategy[dict[str, object]]:
+    """Return values of one setting: its default, its bounds, its words, and any JSON."""
+    row = SETTINGS[name]
+    default = list(row.default) if isinstance(row.default, tuple) else row.default
+    words: list[object] = [default, row.low, row.high, *row.choices, "45s", 2]
+    return st.fixed_dictionaries({name: st.sampled_from(words) | st.sampled_from(words) | JSON_VALUES})
+
+
+SOME_VALUES = st.lists(st.sampled_from(list(SETTINGS)).flatmap(values_of), min_size=1, max_size=3)
+
+
+@given(SOME_VALUES)
+def test_any_value_is_read_or_refused(each: list[dict[str, object]]) -> None:
+    values = {name: value for one in each for name, value in one.items()}
     refused = refusal(lambda: check_level(values, "default", now_ms=NOW_MS))
     assert refused is None or (refused.do and refused.name in values)
     if refused is None and refusal(lambda: resolve(values, {}, {})) is None:
         settings = resolve(values, {}, {})
         assert settings == msgspec.convert(msgspec.to_builtins(settings), FetchSettings)
+        assert narrowed(resolve({}, {}, {}), values) == settings
 
 
 def test_the_narrowest_level_wins_name_by_name() -> None:

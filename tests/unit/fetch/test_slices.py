@@ -15,10 +15,13 @@ from actors.fetch.rules.slices import (
     overlapping,
     parse_slice_id,
 )
+from tests.support.edits import edited
 
 MOMENTS = st.integers(0, 10**14)
 LENGTHS = st.integers(1, 10**10)
 KINDS: st.SearchStrategy[Kind] = st.sampled_from(["t", "b", "a"])
+ZEROS = st.sampled_from(["", "", "", "", "0"])
+NAMES = st.builds("{}{}{}-{}{}-{}{}".format, KINDS, ZEROS, st.integers(0, 10**9), ZEROS, MOMENTS, ZEROS, MOMENTS)
 
 
 def test_a_slice_is_named_by_kind_epoch_and_window() -> None:
@@ -47,10 +50,12 @@ def test_what_is_not_a_name_is_refused(text: str) -> None:
         parse_slice_id(text)
 
 
-@given(st.text(max_size=40))
+@given(edited(NAMES, "tx0123456789-_ \n٠"))
 def test_any_text_is_a_name_or_refused(text: str) -> None:
     with suppress(MalformedSliceId):
-        assert parse_slice_id(text).slice_id == text
+        piece = parse_slice_id(text)
+        assert piece.slice_id == text
+        assert 0 <= piece.start_ms < piece.end_ms
 
 
 @given(MOMENTS, MOMENTS, LENGTHS)

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from actors.jobs.rules.cron import BadRecurrence, check_cron, cron_dues
+from tests.support.edits import edited
 
 BERLIN = "Europe/Berlin"
 ZONES = st.sampled_from(["UTC", BERLIN, "Australia/Lord_Howe", "America/New_York", "Africa/Cairo", "Asia/Kolkata"])
@@ -162,18 +163,28 @@ def is_taken(line: str) -> bool:
     return True
 
 
-@settings(deadline=None)
-@given(st.text(max_size=40))
-def test_any_text_is_taken_or_refused(line: str) -> None:
-    assert not is_taken(line) or len(line.split()) in (1, 5, 6)
-
-
-@settings(deadline=None)
-@given(
-    st.lists(
-        st.sampled_from(["*", "L", "LW", "*/2", "MON#1", "5L", "1-3", "1,L", "L/2", "#", "-", "/", "31"]), max_size=6
-    )
+SOUND = st.sampled_from(
+    ["* * * * *", "*/5 8-17 * * MON-FRI", "0 0 L 2 *", "0 9 * * MON#1", "30 0 0 1,15 * *", "@daily"]
 )
-def test_any_mix_of_parts_is_taken_or_refused(parts: list[str]) -> None:
-    line = " ".join(parts)
-    assert not is_taken(line) or len(parts) in (5, 6)
+PARTS = st.sampled_from(["*", "1-3", "*/2", "1,3", "2"])
+ODD_PARTS = st.sampled_from(["L", "LW", "MON#1", "5L", "1,L", "L/2", "#", "-", "/", "31"])
+
+
+def assert_followed_or_refused(line: str) -> None:
+    """A line that is taken has five or six fields or is a nickname, and its moments can be computed."""
+    if is_taken(line):
+        assert len(line.split()) in (1, 5, 6)
+        moments = list(islice(cron_dues(line, BERLIN, ms("2026-03-29T00:00:00Z")), 3))
+        assert moments == sorted(moments)
+
+
+@settings(deadline=None)
+@given(edited(SOUND, "*/-,#LW079 @\n"))
+def test_any_text_is_taken_or_refused(line: str) -> None:
+    assert_followed_or_refused(line)
+
+
+@settings(deadline=None)
+@given(st.lists(PARTS, min_size=4, max_size=6), st.integers(0, 6), st.lists(ODD_PARTS, max_size=1))
+def test_any_mix_of_parts_is_taken_or_refused(parts: list[str], at: int, odd: list[str]) -> None:
+    assert_followed_or_refused(" ".join([*parts[:at], *odd, *parts[at:]]))

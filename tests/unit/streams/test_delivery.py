@@ -47,10 +47,19 @@ def test_both_forms_of_the_reply_subject_are_read() -> None:
     assert not is_delivery(b"")
 
 
-@given(st.text(max_size=80))
-def test_anything_else_is_malformed(text: str) -> None:
+@given(st.integers(4, 8), st.text().filter(lambda text: "." not in text and not text.strip().isdecimal()))
+def test_a_reply_subject_with_a_word_for_a_number_is_malformed(at: int, word: str) -> None:
+    tokens = REPLY.decode().split(".")
+    tokens[at] = word
     with pytest.raises(MalformedMessage):
-        read_reply(f"$JS.ACK.{text}".encode("utf-8", "surrogatepass"))
+        read_reply(".".join(tokens).encode("utf-8", "surrogatepass"))
+
+
+@given(st.integers(0, 10).filter(lambda count: count != 9))
+def test_a_reply_subject_of_too_few_or_too_many_tokens_is_malformed(count: int) -> None:
+    tokens = [*REPLY.decode().split("."), "1"][:count]
+    with pytest.raises(MalformedMessage):
+        read_reply(".".join(tokens).encode())
 
 
 async def test_each_answer_has_its_word_and_settles_once() -> None:

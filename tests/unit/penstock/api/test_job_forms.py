@@ -5,10 +5,12 @@ from contextlib import suppress
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any, get_type_hints
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
+from msgspec.structs import asdict
 
 import penstock
 from actors.jobs.rules.job_answers import NotAdded
@@ -21,6 +23,22 @@ from penstock.errors import PenstockError, UsageError
 from penstock.sdk.client_forms import dealt, encode, millis, moment_ms, too_large
 from penstock.sdk.job_replies import add_answers
 from streams.messages.jobs import LARGEST_BODY, NewJob, encode_new_job
+from tests.support.edits import edited_bytes
+
+SIGNS = b'{}[]":,\\x1 \xff'
+JOB = st.fixed_dictionaries(
+    {"topic": st.sampled_from(["a", "größe", ""])},
+    optional={
+        "id": st.text(max_size=5),
+        "body": st.none() | st.text(max_size=5) | st.lists(st.integers(), max_size=2),
+        "delay_ms": st.integers(),
+        "priority": st.sampled_from(["low", "high", "any"]),
+        "unknown": st.none(),
+    },
+)
+JOBS = edited_bytes((JOB | st.lists(JOB, max_size=3)).map(lambda value: json.dumps(value).encode()), SIGNS)
+ENDS = st.fixed_dictionaries({}, optional={"id": st.text(max_size=5), "receipts": st.lists(st.text(max_size=5))})
+FINISHES = edited_bytes(ENDS.map(lambda value: json.dumps(value).encode()), SIGNS)
 
 
 def test_one_job_or_a_list_of_them() -> None:
@@ -37,13 +55,24 @@ def test_one_bad_of_a_list_is_answered_in_its_place() -> None:
     assert "job 3 of the list: Object contains unknown field `x`" in str(jobs[3])
 
 
-@given(st.binary(max_size=60))
+@given(JOBS)
 def test_any_bytes_are_read_or_refused(payload: bytes) -> None:
     with suppress(Malformed):
-        jobs, _ = read_jobs(payload)
-        assert all(isinstance(job, NewJob | NotAdded) for job in jobs)
+        jobs, is_single = read_jobs(payload)
+        sent = [json.loads(payload)] if is_single else json.loads(payload)
+        assert len(jobs) == len(sent)
+        for job, fields in zip(jobs, sent, strict=True):
+            if isinstance(job, NewJob):
+                read = asdict(job) | {"body": json.loads(bytes(job.body))}
+                assert read | fields == read
+
+
+@given(FINISHES)
+def test_any_bytes_are_a_finish_or_refused(payload: bytes) -> None:
     with suppress(Malformed):
-        assert isinstance(read_ask(payload, FinishAsk), FinishAsk)
+        ask = read_ask(payload, FinishAsk)
+        read = json.loads(msgspec.json.encode(ask))
+        assert read | json.loads(payload or b"{}") == read
 
 
 @given(st.recursive(st.none() | st.text() | st.integers(-(2**70), 2**70), lambda inner: st.lists(inner), max_leaves=9))
