@@ -11,7 +11,8 @@ import os
 import signal
 import sqlite3
 import sys
-from collections import Counter
+from bisect import bisect_left
+from itertools import accumulate
 from pathlib import Path
 from typing import NamedTuple
 
@@ -144,7 +145,8 @@ async def _steady(bench: Bench, name: str) -> tuple[list[int], list[int]]:
     await anyio.sleep(WARM_S)
     began_s = monotonic_s()
     await anyio.sleep(STEADY_S)
-    return _counted(notes, began_s, STEADY_S, 1.0), _counted(notes, began_s, STEADY_S, 0.1)
+    begun = _Begun(notes)
+    return begun.each(began_s, STEADY_S, 1.0), begun.each(began_s, STEADY_S, 0.1)
 
 
 class _Changes(NamedTuple):
@@ -180,12 +182,13 @@ async def _changes(bench: Bench, name: str) -> _Changes:
     os.kill(governor.pid, signal.SIGCONT)
     await anyio.sleep(CHANGE_S)
     ends = [*changes.values(), monotonic_s()][1:]
+    begun = _Begun(notes)
     seconds = {
-        what: _counted(notes, at_s, int(end_s - at_s), 1.0)
+        what: begun.each(at_s, int(end_s - at_s), 1.0)
         for (what, at_s), end_s in zip(changes.items(), ends, strict=True)
     }
     back_s = {
-        what: _back_s(notes, at_s, end_s - at_s) for (what, at_s), end_s in zip(changes.items(), ends, strict=True)
+        what: _back_s(begun, at_s, end_s - at_s) for (what, at_s), end_s in zip(changes.items(), ends, strict=True)
     }
     governed_s = max(took_s for what, took_s in back_s.items() if "governor" in what)
     return _Changes(seconds, max(took_s for what, took_s in back_s.items() if "governor" not in what), governed_s)
@@ -202,10 +205,10 @@ async def _governor(bench: Bench) -> NodeProcess:
         await anyio.sleep(0.1)
 
 
-def _back_s(notes: Path, changed_s: float, upto_s: float) -> float:
+def _back_s(begun: _Begun, changed_s: float, upto_s: float) -> float:
     """Return how long after a change the last second begins that has more than 5 % less than the rate."""
-    spans = [(at / 10, _counted(notes, changed_s + at / 10, 1.0, 1.0)[0]) for at in range(int(upto_s * 10) - 10)]
-    low = [at_s for at_s, count in spans if count < 0.95 * RATES["slow"]]
+    starts = [at / 10 for at in range(int(upto_s * 10) - 10)]
+    low = [at_s for at_s in starts if begun.between(changed_s + at_s, changed_s + at_s + 1) < 0.95 * RATES["slow"]]
     return max(low) + 0.1 if low else 0.0
 
 
@@ -213,12 +216,23 @@ def _off(counts: list[int], rate: float) -> float:
     return max(abs(count / rate - 1) for count in counts)
 
 
-def _counted(notes: Path, from_s: float, lasts_s: float, each_s: float) -> list[int]:
-    """Return how many rows began in each span."""
-    counts: Counter[int] = Counter()
-    for at_s, count in NOTE.iter_unpack(notes.read_bytes()):
-        counts[int((at_s - from_s) // each_s)] += count
-    return [counts[number] for number in range(round(lasts_s / each_s))]
+class _Begun:
+    """The rows that began, by their moment: a file of notes is read once."""
+
+    def __init__(self, notes: Path) -> None:
+        found = sorted(NOTE.iter_unpack(notes.read_bytes()))
+        self._at_s = [at_s for at_s, _ in found]
+        self._before: list[int] = [0, *accumulate(count for _, count in found)]
+
+    def between(self, from_s: float, to_s: float) -> int:
+        """Return how many rows began from one moment on, and before another."""
+        first, last = bisect_left(self._at_s, from_s), bisect_left(self._at_s, to_s)
+        return self._before[last] - self._before[first]
+
+    def each(self, from_s: float, lasts_s: float, each_s: float) -> list[int]:
+        """Return how many rows began in each span."""
+        starts = [from_s + number * each_s for number in range(round(lasts_s / each_s))]
+        return [self.between(at_s, at_s + each_s) for at_s in starts]
 
 
 def _beyond(counts: list[int], rate: float) -> str:
@@ -258,7 +272,7 @@ async def _theirs(folder: Path) -> list[int]:
         for process in processes[:4]:
             process.kill()
         await anyio.sleep(3)
-        return _counted(notes, began_s, int(monotonic_s() - began_s), 1.0)
+        return _Begun(notes).each(began_s, int(monotonic_s() - began_s), 1.0)
     finally:
         for process in processes:
             if process.returncode is None:
