@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 
 import msgspec
@@ -206,15 +207,24 @@ class BatchDesk:
         if meant.is_done(before, verb):
             return self._view(before)
         if before.state not in FINAL:
-            reason = f"{instance_id} is {shown_state(before)}; only what is done, failed or cancelled can be retried"
-            raise BatchRefused(reason, code="state")
+            raise _not_run_again(before)
         check_items(before, items)
         named = await self.items.named(before, items, rows)
         told = await self.items.reasons_of(before, named)
-        after = await self._change(verb, instance_id, meant, lambda record: moves.retry(record, named, told))
-        if after.state == before.state:
-            reason = f"{instance_id}: nothing failed, so there is nothing to run again; name items to do so"
-            raise BatchRefused(reason, code="state")
+        meant = meant if meant.nonce else meant._replace(nonce=secrets.token_hex(8))
+        refused: Exception | None = None
+
+        def again(record: Instance) -> Instance:
+            nonlocal refused
+            after = moves.retry(record, named, told)
+            refused = _not_run_again(record) if after is record else None  # another caller's retry or delete came first
+            return after
+
+        after = await self._change(verb, instance_id, meant, again)
+        if after.deleted_ms and not meant.is_done(after, verb):
+            raise UnknownInstance(instance_id)
+        if refused is not None:
+            raise refused
         return self._view(after)
 
     async def delete(self, instance_id: str, meant: Meant = ANY) -> View:
@@ -287,6 +297,17 @@ class BatchDesk:
             return None
         entry = await self._beats.get(beat_key(record))
         return None if entry is None else msgspec.json.decode(entry.raw, type=Beat)
+
+
+def _not_run_again(record: Instance) -> Exception:
+    """Return why a retry changes nothing."""
+    if record.deleted_ms:
+        return UnknownInstance(record.instance_id)
+    if record.state not in FINAL:
+        reason = f"{shown_state(record)}; only what is done, failed or cancelled can be retried"
+        return BatchRefused(f"{record.instance_id} is {reason}", code="state")
+    reason = "nothing failed, so there is nothing to run again; name items to do so"
+    return BatchRefused(f"{record.instance_id}: {reason}", code="state")
 
 
 def _changed(record: TaskRecord, changes: Mapping[str, object]) -> TaskLimits:
