@@ -26,6 +26,7 @@ from actors.jobs.rules.job_rules import (
     had_another_body,
     has_made,
     is_in_past,
+    is_same_add,
     on_same_id,
     past_of,
     voided,
@@ -157,6 +158,14 @@ class JobAdds:
             for at, answer in zip(taken, await _by_id(second), strict=True):
                 answers[at] = answer
         return answers
+
+    async def kept_out(self, job: JobRecord, found: Found) -> Stored | Clash | None:
+        """Return what an add with `keep` would return because of what is found under its id, None if nothing keeps it
+        out. An add that is refused cannot be tried again under its nonce for a while: this sends nothing. Raises as
+        `JobReads.is_over`."""
+        if found.known is None or is_same_add(job, found.known) or await self._reads.is_over(found):
+            return None
+        return _refusal(job, "keep", found)
 
     async def add_absent(
         self, jobs: Sequence[JobRecord], *, until_s: float, first: FirstTry

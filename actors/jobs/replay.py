@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from actors.jobs.adds import Clash, Stored
 from actors.jobs.dead_letters import ENGINE, job_again, job_of
+from actors.jobs.reads import Found
 from actors.jobs.rules.job_rules import is_void, marked
 from actors.jobs.store import JobStore
 from actors.runtime.resending import Resending
@@ -102,7 +103,8 @@ class JobReplay:
         the reason. One whose job was finished, deleted or replaced all the same is removed alone. The caller has
         written them down (`Resending`), and looked since whether they are there.
         Raises Disconnected, OutcomeUnknown, NoStream. A repeat is harmless."""
-        now_ms, replayed, dead, jobs = self._clock.now_ms(), dict[int, ReplayedJob](), dict[int, JobRecord](), []
+        now_ms, replayed = self._clock.now_ms(), dict[int, ReplayedJob]()
+        dead, jobs = dict[int, JobRecord](), dict[tuple[str, str], tuple[int, JobRecord]]()
         for entry in entries:
             try:
                 dead[entry.seq] = job_of(decode_dead_letter(entry.payload))
@@ -113,16 +115,17 @@ class JobReplay:
         keys = [(job.topic, token_of(job.id)) for job in dead.values()]
         known = await self._store.find_many(keys, is_sure=True) if keys else {}
         for (seq, job), key in zip(dead.items(), keys, strict=True):
-            found = known[key].known if key in known else None
-            if found is not None and is_void(job, found):
-                why = f"job {job.id} of {job.topic} was finished, deleted or replaced"
-                replayed[seq] = ReplayedJob(seq, job.id, True, why)
-                continue
             anew = job_again(job, letter_seq=seq, now_ms=now_ms)
-            jobs.append((seq, replace(anew, past=marked(anew.past, mark))))
-        answers = await self._store.add_many([(job, "keep") for _, job in jobs]) if jobs else []
-        for (seq, job), answer in zip(jobs, answers, strict=True):
-            replayed[seq] = await self._judge(seq, job, answer)
+            if key in jobs:
+                why = f"job {job.id} of {job.topic}: an earlier dead letter of that id goes first"
+                replayed[seq] = ReplayedJob(seq, job.id, False, why)
+            elif key in known and (left := await self._by_what_is_there(seq, job, anew, known[key])) is not None:
+                replayed[seq] = left
+            else:
+                jobs[key] = seq, replace(anew, past=marked(anew.past, mark))
+        answers = await self._store.add_many([(job, "keep") for _, job in jobs.values()]) if jobs else []
+        for (seq, job), answer in zip(jobs.values(), answers, strict=True):
+            replayed[seq] = self._judge(seq, job, answer)
         done = [again.seq for again in replayed.values() if again.is_done]
         with unknown_once(lambda: True, self._stream):
             were_there = await delete_entries(self._connection, self._stream, done)
@@ -130,7 +133,15 @@ class JobReplay:
             replayed[seq] = replayed[seq]._replace(is_own=is_own)
         return [replayed[entry.seq] for entry in entries]
 
-    async def _judge(self, seq: int, job: JobRecord, answer: Stored | Clash | StreamError) -> ReplayedJob:
+    async def _by_what_is_there(self, seq: int, job: JobRecord, anew: JobRecord, found: Found) -> ReplayedJob | None:
+        """Return the result of a dead letter whose job is not added, because of what is found under its id. None: it is
+        to be added. An add that is refused could not be tried again for a while."""
+        if found.known is not None and is_void(job, found.known):
+            return ReplayedJob(seq, job.id, True, f"job {job.id} of {job.topic} was finished, deleted or replaced")
+        other = await self._store.kept_out(anew, found)
+        return None if other is None else self._judge(seq, job, other)
+
+    def _judge(self, seq: int, job: JobRecord, answer: Stored | Clash | StreamError) -> ReplayedJob:
         """Return whether the dead letter may be removed: its job is stored, now or by an earlier try."""
         name = f"job {job.id} of {job.topic}"
         match answer:
@@ -141,7 +152,7 @@ class JobReplay:
             case Stored() | Clash(state="delayed" | "ready" | "reserved"):
                 what = f"another one of that id is {answer.state}; finish or delete it first"
             case Clash():
-                what = "its topic remembers that one of that id is over; delete that first"
+                what = "its topic remembers that one of that id is over (its setting `remember`); send it after that"
             case OutcomeUnknown():
                 return ReplayedJob(seq, job.id, False, f"it is not known whether {name} is stored: {answer}", answer)
             case _:

@@ -35,6 +35,7 @@ class JobStore:
         self.added = adds.added
         self.end_add = adds.ended
         self.add_absent = adds.add_absent
+        self.kept_out = adds.kept_out
         self.delete = removals.delete
         self.kick_delayed = removals.kick_delayed
         self.make_overdue_ready = removals.make_overdue_ready

@@ -154,6 +154,8 @@ async def test_a_letter_stays_while_its_topic_remembers_a_job_of_that_id(ground:
     [left] = await ground.replay.send_again(await ground.letters())
     assert (left.is_done, "remembers" in left.what) == (False, True)
     assert len(await ground.letters()) == 1
+    await purge_subject(ground.connection, ground.connection.namespace.stream("JOBS"), subject)
+    assert (await ground.replay.send_again(await ground.letters()))[0].is_done
 
 
 async def test_another_job_of_that_id_keeps_the_letter_where_it_is(ground: Ground) -> None:
@@ -165,6 +167,20 @@ async def test_another_job_of_that_id_keeps_the_letter_where_it_is(ground: Groun
     assert (again.is_done, "is delayed; finish or delete it first" in again.what) == (False, True)
     assert len(await ground.letters()) == 1
     assert not await ground.replay.kick_one("mail", "o1")
+    assert await ground.store.delete("mail", "o1") == "delayed"
+    [again] = await ground.replay.send_again(await ground.letters())
+    assert (again.is_done, again.what, await ground.letters()) == (True, "job o1 of mail is ready again", [])
+
+
+async def test_of_two_letters_of_one_id_the_later_one_goes_when_the_first_job_is_over(ground: Ground) -> None:
+    await ground.bury(dead_job())
+    await ground.bury(dead_job(added_ms=now_ms() - 1_000), seq=8)
+    first, second = await ground.replay.send_again(await ground.letters())
+    assert (first.is_done, second.is_done) == (True, False)
+    assert "an earlier dead letter of that id goes first" in second.what
+    assert await ground.store.delete("mail", "o1") == "ready"
+    [second] = await ground.replay.send_again(await ground.letters())
+    assert (second.is_done, await ground.letters()) == (True, [])
 
 
 async def test_what_holds_no_job_stays_and_says_why(ground: Ground) -> None:
