@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from weakref import WeakValueDictionary
 
 import anyio
 import msgspec
@@ -63,7 +64,8 @@ class Topics:
         self._enlisted: set[tuple[str, Priority]] = set()
         self._ready: set[tuple[str, Priority]] = set()
         self._listeners: list[Callable[[str], None]] = []
-        self._making = anyio.Lock()
+        self._making: WeakValueDictionary[str, anyio.Lock] = WeakValueDictionary()
+        """Held while a topic's record or consumer is made: once, however many want it."""
 
     def current(self, topic: str) -> TopicSettings:
         """Return what is in force for a topic, or what would be for one that is not used yet."""
@@ -107,7 +109,7 @@ class Topics:
         """Make sure that the topic is known to have jobs of this priority, so that whoever takes pulls from there.
         Costs nothing once done. Raises MalformedSubject, NoStream, Disconnected, OutcomeUnknown."""
         if (topic, priority) not in self._enlisted:
-            async with self._making:
+            async with self._making.setdefault(topic, anyio.Lock()):
                 await self._enlist(topic, priority)
 
     async def use(self, topic: str, *priorities: Priority) -> None:
@@ -115,7 +117,7 @@ class Topics:
         were ever used). For whoever takes. Costs nothing once done. Raises as `enlist`."""
         for priority in priorities or self.current(topic).lanes:
             if (topic, priority) not in self._ready:
-                async with self._making:
+                async with self._making.setdefault(topic, anyio.Lock()):
                     await self._make(topic, priority)
 
     def forget_consumer(self, topic: str) -> None:

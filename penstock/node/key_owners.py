@@ -25,10 +25,12 @@ import msgspec
 
 from actors.batch.tasks import MOST_IN_ALL
 from actors.flow.flows import rows_topic
+from actors.runtime.crowd import for_each
 from actors.runtime.logs import fields
 from actors.runtime.membership import NodeRecord, living
 from penstock.errors import StartFailed
 from penstock.node.node import Node
+from streams.buckets.entries import Entry
 from streams.errors import RevisionConflict, StreamError
 from streams.races import race
 
@@ -100,10 +102,7 @@ async def owned_keys(node: Node, *, flows: Mapping[str, str], tasks: Mapping[str
         await _check_room(node, tasks)
     try:
         for kind, apps in ((FLOW, flows), (TASK, tasks)):
-            for key, app in sorted(apps.items()):
-                if app != SCRIPT:
-                    await _check(node, kind, key, app)
-                    claims[claim_name(kind.name, key)] = await _claim(node, kind, key, app)
+            await _claim_all(node, kind, {key: app for key, app in sorted(apps.items()) if app != SCRIPT}, claims)
         yield
     finally:
         with anyio.move_on_after(RELEASE_S, shield=True), suppress(StreamError):
@@ -122,9 +121,19 @@ async def _check_room(node: Node, tasks: Iterable[str]) -> None:
         raise TooManyTasks(task)
 
 
-async def _check(node: Node, kind: _Kind, key: str, app: str) -> None:
-    entry = await node.bucket(kind.bucket).get(key)
-    other = "" if entry is None else _app_of(entry.raw)
+async def _claim_all(node: Node, kind: _Kind, apps: Mapping[str, str], claims: dict[str, int]) -> None:
+    """Check and claim keys in their order, and note the claims. All are read at once: a node may have hundreds. Who
+    claims one of them meanwhile changes its claim, so that ours conflicts."""
+    names = {key: claim_name(kind.name, key) for key in apps}
+    owners = {entry.key: _app_of(entry.raw) for entry in await node.bucket(kind.bucket).entries_of(list(apps))}
+    seen = {entry.key: entry for entry in await node.bucket("LEASES").entries_of(list(names.values()))}
+    for key, name in names.items():
+        await _check(node, kind, key, apps[key], owners.get(key, ""))
+        claims[name] = await _claim(node, kind, key, apps[key], seen.get(name))
+
+
+async def _check(node: Node, kind: _Kind, key: str, app: str, other: str) -> None:
+    """`other`: the application that the key's record names."""
     if other in (app, *NOBODYS):
         return
     serving = [
@@ -137,13 +146,15 @@ async def _check(node: Node, kind: _Kind, key: str, app: str) -> None:
     log.warning("key.owner_changed", extra=fields(kind=kind.name, key=key, before=other, app=app))
 
 
-async def _claim(node: Node, kind: _Kind, key: str, app: str) -> int:
-    """Claim the key for a node that starts, and return the claim's revision."""
+async def _claim(node: Node, kind: _Kind, key: str, app: str, seen: Entry[bytes] | None) -> int:
+    """Claim the key for a node that starts, and return the claim's revision. `seen`: the claim as it was read."""
     leases, name = node.bucket("LEASES"), claim_name(kind.name, key)
     own = msgspec.json.encode(_Claim(app=app, node=node.members.name))
 
+    known = [seen]
+
     async def attempt() -> int:
-        entry = await leases.get(name)
+        entry = known.pop() if known else await leases.get(name)
         if entry is not None:
             with suppress(msgspec.MsgspecError, UnicodeDecodeError):  # what cannot be read is nobody's claim
                 claim = msgspec.json.decode(entry.raw, type=_Claim)
@@ -156,9 +167,12 @@ async def _claim(node: Node, kind: _Kind, key: str, app: str) -> int:
 
 async def _release(node: Node, claims: Mapping[str, int]) -> None:
     leases = node.bucket("LEASES")
-    for name, revision in claims.items():
+
+    async def release(name: str) -> None:
         with suppress(RevisionConflict):  # another node of the application has claimed it since, or it has expired
-            await leases.delete(name, revision=revision, ttl_s=MARKER_TTL_S)
+            await leases.delete(name, revision=claims[name], ttl_s=MARKER_TTL_S)
+
+    await for_each(claims, release)
 
 
 def _app_of(raw: bytes) -> str:

@@ -34,6 +34,7 @@ from actors.jobs.worker.topic import TopicWorker
 from actors.jobs.worker.watchdog import Watchdog
 from actors.runtime.bounds import WorkBounds
 from actors.runtime.broker.unmade import Unmade
+from actors.runtime.crowd import for_each
 from actors.runtime.logs import fields
 from actors.runtime.measures import Measures
 from actors.runtime.promptness import until_prompt
@@ -152,8 +153,7 @@ class JobWorker:
                         keeping.start_soon(self._tend, watchdog, shared)
                         keeping.start_soon(self._answer_gone)
                         async with anyio.create_task_group() as topics:
-                            for topic in self._topics.values():
-                                await topics.start(topic.serve, self._stop)
+                            await for_each(self._topics.values(), lambda topic: topics.start(topic.serve, self._stop))
                             task_status.started()
                         keeping.cancel_scope.cancel()
             self._has_ended = True

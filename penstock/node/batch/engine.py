@@ -28,6 +28,7 @@ from actors.batch.tasks import TaskLimits, TaskRecord, Tasks, UnknownTask
 from actors.batch.uploads import Uploads
 from actors.batch.versions import missing_consumers, newest_version, waits_for
 from actors.runtime.broker.resurrected import ResurrectedMessages
+from actors.runtime.crowd import for_each
 from actors.runtime.membership import Members, NodeRecord
 from actors.runtime.rates.counts import is_waited_for
 from actors.runtime.rates.shares import SharedRates, part_of, sharers
@@ -103,8 +104,7 @@ class BatchEngine:
             return ()
 
         async def run(*, task_status: TaskStatus[None]) -> None:
-            for handler in executor.handlers:
-                await self.tasks.declare(handler.record)
+            await for_each(executor.handlers, lambda handler: self.tasks.declare(handler.record))
             await executor.run(task_status=task_status)
 
         looks = (

@@ -18,6 +18,7 @@ from actors.flow.loader import Loader
 from actors.flow.rounds import Rounds
 from actors.jobs.worker.handler import Handler
 from actors.jobs.worker.job import Job, Retry
+from actors.runtime.crowd import for_each
 from actors.runtime.logs import fields
 from actors.runtime.rates.counts import Gathered, gather_begun, last_second
 from actors.runtime.rules.bounds import check_own_queue
@@ -95,8 +96,7 @@ class FlowLoads:
         )
 
     async def _load(self, *, task_status: TaskStatus[None]) -> None:
-        for code in self.codes:
-            await self._declare(code)
+        await for_each(self.codes, self._declare)
         await self.loader.run(task_status=task_status)
 
     async def _declare(self, code: FlowCode) -> None:

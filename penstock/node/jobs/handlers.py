@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from anyio.abc import TaskStatus
 
@@ -12,6 +13,7 @@ from actors.jobs.store import JobStore
 from actors.jobs.topics import Topics
 from actors.jobs.worker.handler import Handler
 from actors.jobs.worker.worker import JobWorker
+from actors.runtime.crowd import for_each
 from actors.runtime.logs import fields
 from actors.runtime.rates.shares import SharedRates
 from actors.runtime.rules.slot_keys import Slots
@@ -69,8 +71,7 @@ def open_job_workers(
     )
 
     async def run(*, task_status: TaskStatus[None]) -> None:
-        for handler in registered.values():
-            await _declare_slots(topics, handler)
+        await for_each(registered.values(), partial(_declare_slots, topics))
         await worker.run(task_status=task_status)
 
     spec = ActorSpec(name=_NAME, role=_ROLE, run=run, drains=True)

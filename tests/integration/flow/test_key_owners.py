@@ -13,6 +13,7 @@ import pytest
 from actors.batch.tasks import MOST_IN_ALL
 from streams.embedded.server import EmbeddedServer
 from streams.link.connection import Connection
+from streams.link.frames import Message
 from streams.publish.outcomes import Outgoing
 from streams.publish.publisher import Publisher
 from tests.support.command import WITHIN_S, Running, node, penstock
@@ -161,3 +162,35 @@ async def test_a_task_above_the_limit_is_refused_by_its_number_and_those_that_ar
             await again.logged("node.ready")
             await again.end(signal.SIGTERM)
         await last.end(signal.SIGTERM)
+
+
+async def test_a_node_with_many_keys_reads_their_owners_at_once(
+    server: EmbeddedServer, connection: Connection, tmp_path: Path
+) -> None:
+    await make_topology(connection, topology_for(connection))
+    many = "".join(
+        f"""
+@penstock.flow("owned-many-{number}", every="60s")
+class Many{number}:
+    def split(self, ctx): return []
+    def load(self, ctx, shard, limit): return []
+    def execute(self, ctx, row): pass
+"""
+        for number in range(40)
+    )
+    (tmp_path / "many_owned.py").write_text(f"import penstock\n{many}")
+    environment = {
+        "PENSTOCK_NAMESPACE": connection.namespace.name,
+        "PENSTOCK_LOG_FORM": "json",
+        "PENSTOCK_HTTP": "off",
+        "PYTHONPATH": f"{tmp_path}{os.pathsep}{Path.cwd()}",
+    }
+    reads: list[Message] = []
+    leases = f"KV_{connection.namespace.bucket('LEASES')}"
+    heard = await connection.subscribe(f"$JS.API.STREAM.MSG.GET.{leases}", reads.append)
+    where = ("--nats", server.url, "--name", "n1", "--sink", "none", "--roles", "worker")
+    async with node(*where, "--app", "many_owned", environment=environment) as first:
+        await first.logged("node.ready")
+        await first.end(signal.SIGTERM)
+    await heard.unsubscribe()
+    assert len([each for each in reads if b"owner." in each.payload]) < 10

@@ -4,15 +4,17 @@ import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from operator import attrgetter
+from typing import Any
 
 import pytest
-from anyio import create_task_group, fail_after
+from anyio import Event, create_task_group, fail_after
 
 from actors.jobs.topics import Topics
 from actors.runtime.rules.setting_values import BadSetting
 from streams.buckets.bucket import Bucket
 from streams.errors import Disconnected, MalformedSubject, NoStream
 from streams.link.connection import Connection
+from streams.link.frames import Message
 from streams.publish.publisher import Publisher
 from streams.pull.once import PullOnce
 from tests.support.buckets import add_bucket
@@ -64,6 +66,31 @@ async def test_a_topic_is_made_at_its_first_use_with_the_consumers_of_its_lanes(
             entry = await bucket.get("mail")
             assert entry is not None
             assert entry.value == b'{"lanes":["high","normal"]}'
+
+
+async def test_a_topic_does_not_wait_for_the_consumer_of_another_one(
+    connection: Connection, bucket: Bucket[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node with a hundred flows has two hundred topics."""
+    asked: list[str] = []
+    both, request = Event(), connection.request
+
+    async def together(subject: str, payload: bytes = b"", **others: Any) -> Message:
+        if "CONSUMER.CREATE" in subject and "together" in subject:
+            asked.append(subject)
+            if len(asked) == 2:
+                both.set()
+            await both.wait()
+        return await request(subject, payload, **others)
+
+    async with followed(connection, bucket) as topics:
+        monkeypatch.setattr(connection, "request", together)
+        with fail_after(20):
+            async with create_task_group() as tasks:
+                for topic in ("together-a", "together-b", "together-a"):
+                    tasks.start_soon(topics.use, topic, "normal")
+        assert len(asked) == 2, "each is made once"
+        assert await consumers(connection) == {"jobs_together-a", "jobs_together-b"}
 
 
 async def test_every_node_hears_of_a_topic_and_its_lanes(connection: Connection, bucket: Bucket[bytes]) -> None:
