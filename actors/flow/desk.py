@@ -56,7 +56,7 @@ class FlowJobsDoor(Protocol):
     """The part of the job engine that is needed here."""
 
     async def refresh(self, flow: str) -> None:
-        """Take the rate, the pause and the slots as they are stored now."""
+        """Take the rate, the pause and the slots as they are stored now, and the pause of the rounds."""
         ...
 
     def rate(self, flow: str) -> float: ...
@@ -93,7 +93,8 @@ class FlowJobsDoor(Protocol):
         ...
 
     async def begin(self, flow: str, nonce: str = "") -> str:
-        """Have a round now. Return its id. `nonce`: the same in each try of one call."""
+        """Have a round now. Return its id. `nonce`: the same in each try of one call. Raises BadFlow if none can
+        come."""
         ...
 
     async def next_round(self, flow: str) -> tuple[int, str]:
@@ -153,12 +154,16 @@ class FlowDesk:
 
     async def show(self, flow: str) -> FlowView:
         """Return a flow with its latest rounds, as it was set last, at whatever node."""
+        await self._found(flow)
+        [view] = await self._views([flow])
+        return view
+
+    async def _found(self, flow: str) -> FlowRecord:
+        """Return a flow's record. It, the rate and the pause are as they are stored now, whoever has set them."""
         if TOKEN.fullmatch(flow):  # nothing else is the name of one
             await self._flows.refresh(flow)
             await self._jobs.refresh(flow)
-        self._flows.named(flow)
-        [view] = await self._views([flow])
-        return view
+        return self._flows.named(flow)
 
     async def _views(self, flows: Sequence[str]) -> Sequence[FlowView]:
         """Count the rows of all flows at once, and ask the nodes once."""
@@ -222,7 +227,8 @@ class FlowDesk:
 
     async def why(self, flow: str, shard: str, key: str) -> RowWhy:
         """Return what keeps a row from being executed."""
-        limits, serving, progress = self._flows.named(flow).limits, self._serving(flow), self._flows.progress(flow)
+        record = await self._found(flow)
+        limits, serving, progress = record.limits, self._serving(flow), self._flows.progress(flow)
         state = progress.shards.get(shard, ShardState())
         next_ms, stopped = await self._jobs.next_round(flow)
         known = RowsProgress(
@@ -257,7 +263,7 @@ class FlowDesk:
         """Change some settings: every, longest, lead, load_timeout (as `5s`), rate, most_in_flight, groups, slots
         (calls of `execute` at once under each key, 0: no limit), slot_key, when_full, zone (where it runs, as `east` or
         `shard:7`). `None` resets one to the value in the code."""
-        record = self._flows.named(flow)
+        record = await self._found(flow)
         if unknown := [name for name in values if name not in SETTINGS]:
             raise BadFlow(f"{unknown[0][:80]!a}: is not a setting of flows; {nearest(unknown[0], SETTINGS)}")
         rate = _rate(values["rate"], record) if "rate" in values else None
@@ -299,14 +305,14 @@ class FlowDesk:
 
     async def run(self, flow: str) -> FlowView:
         """Have a round now, beside the schedule. A paused flow has none."""
-        self._flows.named(flow)
+        await self._found(flow)
         if self._jobs.is_paused(flow):
             raise BadFlow(f"flow {flow}: is paused; resume it first")
         await self._jobs.begin(flow, mark_of("run"))
         return await self.show(flow)
 
     async def _paused(self, flow: str, is_paused: bool) -> FlowView:
-        self._flows.named(flow)
+        await self._found(flow)
         await self._jobs.change(flow, is_paused=is_paused)
         return await self.show(flow)
 

@@ -6,7 +6,7 @@ carried, and no number of nodes is configured.
 """
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Iterable, Sequence
 
 
 def target(rate: float, every_ms: int, lead_ms: int, *, most: int) -> int:
@@ -76,9 +76,11 @@ def next_every_ms(every_ms: int, shortest_ms: int, longest_ms: int, *, asked: in
     return min(longest_ms, every_ms * 2) if new * 2 < asked else every_ms
 
 
-def shards_of(answer: Collection[object]) -> list[str]:
+def shards_of(answer: Iterable[object] | None) -> list[str]:
     """Return the names of the shards that the user's code lists. Raises ValueError for one that is no name, or twice
     there."""
+    if answer is None or isinstance(answer, str | bytes):  # each of its letters would be a shard
+        raise ValueError(f"{str(answer)[:80]!r} is no list of shards; return a list")
     names = [str(one) if isinstance(one, int) and not isinstance(one, bool) else one for one in answer]
     for name in names:
         if not isinstance(name, str) or not 1 <= len(name) <= LONGEST_SHARD or not name.isprintable():

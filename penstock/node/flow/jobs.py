@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from actors.flow.flows import rounds_topic, rows_topic
+from actors.flow.flows import BadFlow, rounds_topic, rows_topic
 from actors.flow.handler import ROW_PATH, LoadedRow
 from actors.flow.rules.obstacles import RowJob
 from actors.jobs.deliveries import BURIED_S
@@ -56,8 +56,8 @@ class FlowJobs:
         return await self._adds.add(rows_topic(flow), [(row.id, row.body) for row in rows], since, epoch=epoch)
 
     async def refresh(self, flow: str) -> None:
-        """Take the rate, the pause and the slots as they are stored now."""
-        await self._topics.refresh(rows_topic(flow))
+        """Take the rate, the pause and the slots as they are stored now, and the pause of the rounds."""
+        await self._topics.refresh(rows_topic(flow), rounds_topic(flow))
 
     def rate(self, flow: str) -> float:
         return self._topics.current(rows_topic(flow)).rate
@@ -103,8 +103,17 @@ class FlowJobs:
         await self._topics.change(rows_topic(flow), chosen)
 
     async def begin(self, flow: str, nonce: str = "") -> str:
-        """Have a round now, beside the schedule. Return its id. `nonce`: the same in each try of one call."""
-        return (await self._schedules.trigger(rounds_topic(flow), ROUND, nonce=nonce)).id
+        """Have a round now, beside the schedule. Return its id. `nonce`: the same in each try of one call. Raises
+        BadFlow if none can come."""
+        topic = rounds_topic(flow)
+        if self._topics.current(topic).is_paused:
+            raise BadFlow(f"flow {flow}: {_paused(topic)}")
+        try:
+            return (await self._schedules.trigger(topic, ROUND, nonce=nonce)).id
+        except ScheduleRefused as refused:
+            if refused.code == "not_found":
+                raise BadFlow(f"flow {flow}: {_removed(topic)}") from refused
+            raise BadFlow(f"flow {flow}: {refused}") from refused
 
     async def next_round(self, flow: str) -> tuple[int, str]:
         """Return when the next round is due, or 0 and why none comes."""
@@ -112,13 +121,12 @@ class FlowJobs:
         try:
             schedule = await self._schedules.show(topic, ROUND, most=1)
         except ScheduleRefused:
-            again = "a node that serves it adds it when it starts"
-            return 0, f"the schedule {topic}/{ROUND} of the flow's rounds was removed; {again}"
+            return 0, _removed(topic)
         if schedule.state == "paused":
             on = f"`penstock schedules resume {topic}/{ROUND}`"
             return 0, f"the schedule of the flow's rounds is paused; go on with {on}"
         if self._topics.current(topic).is_paused:
-            return 0, f"the topic of the flow's rounds is paused; go on with `penstock jobs topic {topic} --resume`"
+            return 0, _paused(topic)
         return next(iter(schedule.next_ms), 0), schedule.fault
 
     async def bind(self, flow: str, bound: str, region_key: str) -> None:
@@ -136,3 +144,13 @@ class FlowJobs:
         await self._topics.enlist(rounds_topic(flow), "normal")
         wanted = Schedule(every_ms=every_ms, overlap="allow", misfire="skip", most_open=MOST_ROUNDS)
         await self._schedules.add(rounds_topic(flow), ROUND, wanted, is_replaced=True)
+
+
+def _removed(topic: str) -> str:
+    return (
+        f"the schedule {topic}/{ROUND} of the flow's rounds was removed; a node that serves it adds it when it starts"
+    )
+
+
+def _paused(topic: str) -> str:
+    return f"the topic of the flow's rounds is paused; go on with `penstock jobs topic {topic} --resume`"

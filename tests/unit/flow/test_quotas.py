@@ -129,6 +129,9 @@ def test_shards_are_names_or_numbers_each_once() -> None:
     for bad in (True, None, "", "a\n", "x" * 65, 1.5):
         with pytest.raises(ValueError, match="is no name"):
             shards_of([bad])
+    for letters in ("07", b"07", None):
+        with pytest.raises(ValueError, match="is no list of shards"):
+            shards_of(letters)
     assert shards_of(["x", "y:a"]) == ["x", "y:a"]
     with pytest.raises(ValueError, match="begins with the name of shard 'x' and a colon"):
         shards_of(["x:a", "x"])
