@@ -26,8 +26,9 @@ from streams.link.connection import Connection
 from streams.messages.fetch import DeadLetter, Try, dead_body, dead_payload, decode_dead_letter, encode
 from streams.messages.ids import message_id
 from streams.messages.jobs import MOST_HISTORY, JobRecord, decode_job, encode_job
+from streams.publish.outcomes import Receipt
 from streams.publish.publisher import Outgoing, Publisher
-from streams.reads.log import last_entries
+from streams.reads.log import entry_at, last_entries
 from streams.subjects import Namespace, token_of
 
 ENGINE = "jobs"
@@ -103,26 +104,48 @@ async def write_dead_letters(
     connection: Connection, publisher: Publisher, namespace: Namespace, burials: Sequence[Burial]
 ) -> list[int | StreamError]:
     """Store a dead letter for each. Return its sequence, or the reason why it is not known to be stored. Then the job
-    must not be settled. A dead letter that an earlier try has stored is not stored again. Raises as `last_entries`, and
-    nothing was sent."""
+    must not be settled. A dead letter that an earlier try has stored is not stored again, unless it was dropped since.
+    Raises as `last_entries`, and nothing was sent."""
     letters = [job_dead_letter(burial.job, burial.reason) for burial in burials]
     subjects = [namespace.dead(letter.engine, letter.name, letter.id) for letter in letters]
     known = await _ends(connection, namespace, subjects)
     answers: list[int | StreamError] = [
         known.get((subject, *_epoch(burial.job)), 0) for subject, burial in zip(subjects, burials, strict=True)
     ]
-    missing = [at for at, answer in enumerate(answers) if answer == 0]
-    outgoing = [
-        Outgoing(subjects[at], encode(letters[at]), _message_id(letters[at], burials[at].seq)) for at in missing
-    ]
-    for at, answer in zip(missing, await publisher.try_many(outgoing) if outgoing else (), strict=True):
-        answers[at] = answer if isinstance(answer, StreamError) else answer.seq
-    return answers
+    earlier, dropped = [at for at, answer in enumerate(answers) if answer != 0], dict[int, int]()
+    while True:
+        missing = [at for at, answer in enumerate(answers) if answer == 0]
+        outgoing = [
+            Outgoing(subjects[at], encode(letters[at]), _message_id(letters[at], burials[at].seq, dropped.get(at)))
+            for at in missing
+        ]
+        for at, answer in zip(missing, await publisher.try_many(outgoing) if outgoing else (), strict=True):
+            answers[at] = answer if isinstance(answer, StreamError) else answer.seq
+            earlier += [at] if isinstance(answer, Receipt) and answer.is_duplicate else []
+        for at in earlier:
+            seq, answers[at] = answers[at], await _if_there(connection, namespace, answers[at])
+            if answers[at] == 0 and isinstance(seq, int):
+                dropped[at] = seq
+        if 0 not in answers:
+            return answers
+        earlier = []
 
 
-def _message_id(letter: DeadLetter, seq: int) -> str:
-    """Return the id of the message. A job that failed again after it was sent again has another dead letter."""
-    return message_id("dead", ENGINE, letter.name, letter.id, str(seq))
+async def _if_there(connection: Connection, namespace: Namespace, seq: int | StreamError) -> int | StreamError:
+    """Return the sequence of a dead letter that an earlier try has stored, 0 if it is gone, the error if that is not
+    known."""
+    try:
+        is_gone = isinstance(seq, int) and await entry_at(connection, namespace.stream("DEAD"), seq) is None
+    except StreamError as error:
+        return error
+    return 0 if is_gone else seq
+
+
+def _message_id(letter: DeadLetter, seq: int, dropped_seq: int | None) -> str:
+    """Return the id of the message. A job that failed again after it was sent again has another dead letter, and so
+    has one whose earlier letter was dropped before it ended."""
+    again = () if dropped_seq is None else (str(dropped_seq),)
+    return message_id("dead", ENGINE, letter.name, letter.id, str(seq), *again)
 
 
 def _epoch(job: JobRecord) -> tuple[int, int]:

@@ -90,6 +90,19 @@ async def test_burying_again_after_a_crash_leaves_one_letter(ground: Ground) -> 
     assert len(await ground.letters()) == 2, "another job of that id has ended"
 
 
+async def test_a_letter_that_was_dropped_before_its_job_ended_is_written_again(ground: Ground) -> None:
+    """As when the end of the job is not known, and its holder buries it once more."""
+    jobs = [dead_job("a"), dead_job("b")]
+    await ground.bury(*jobs)
+    first = await ground.letters()
+    for again in range(2):
+        dropped = await ground.letters()
+        assert await delete_entry(ground.connection, ground.connection.namespace.stream("DEAD"), dropped[0].seq)
+        assert await ground.bury(*jobs) == [None, None]
+        left = await ground.letters()
+        assert sorted(entry.payload for entry in left) == sorted(entry.payload for entry in first), again
+
+
 async def test_where_letters_are_refused_each_says_so(ground: Ground) -> None:
     jobs = [dead_job(f"o{at}") for at in range(602)]
     answers = await ground.bury(*jobs)
