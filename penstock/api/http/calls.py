@@ -168,6 +168,10 @@ class HttpCall:
         """True if the client has closed its connection."""
         return bool(self._cycle.disconnected)
 
+    def may_answer(self, size: int) -> bool:
+        """Return whether an answer of so many bytes may wait here until the client reads it."""
+        return bool(self._cycle.may_hold(size))
+
     def charge(self, count: int) -> None:
         """Count a batch as its jobs against the token's rate: this one is admitted, the next one waits."""
         if self.rate is not None and count > 1:

@@ -27,6 +27,7 @@ from penstock.api.http.limits import (
     MOST_PIPELINED,
     READ_S,
     READ_STEP,
+    UNREAD,
     UPLOAD_STEP,
     WRITE_S,
     Census,
@@ -315,7 +316,7 @@ class _Cycle(RequestResponseCycle):
         self.response_started = self.response_complete = True
         self.waiting_for_100_continue = False
         status, body, kind, close = message["status"], message["body"], b"application/json", b""
-        if len(body) > READ_STEP and not self._may_hold(len(body)) and self.scope["method"] == "GET":
+        if not self.may_hold(len(body)) and self.scope["method"] == "GET":
             status, body, kind, close = 503, *self._busy(), b"retry-after: 1\r\n"
         close += b"" if self.keep_alive else b"connection: close\r\n"
         head = b"%b%bcontent-type: %b\r\ncontent-length: %d\r\n%b\r\n" % (
@@ -331,13 +332,16 @@ class _Cycle(RequestResponseCycle):
             self.transport.close()
         self.on_response()
 
-    def _may_hold(self, size: int) -> bool:
+    def may_hold(self, size: int) -> bool:
+        """Return whether an answer of so many bytes may wait until the client reads it."""
+        if size <= READ_STEP:
+            return True
         call = self.scope["state"].get("call")
         return cast(_Gently, self.transport).may_hold(call.caller.key if call is not None else "", size)
 
     def _busy(self) -> tuple[bytes, bytes]:
         """Return the body in place of an answer that cannot wait for its client, and its type."""
-        problem = refused(503, "busy", "clients have yet to read too many answers; ask for fewer at a time").problem
+        problem = refused(503, "busy", UNREAD).problem
         return written(problem, self.scope["path"])
 
 

@@ -31,7 +31,9 @@ WRITE_S = 30.0
 READ_STEP = 64 * 1024
 MOST_UNREAD, MOST_UNREAD_PER_TOKEN = 256 << 20, 64 << 20
 """Bytes of answers that clients have yet to read. Above these a large answer to a GET is refused: nothing was changed,
-and it can be had again. Other answers say what was done, and are as many as the operations at once."""
+and it can be had again. Jobs that were reserved are given back, and their answer is a 503 too. Other answers say what
+was done, and are small."""
+UNREAD = "clients have yet to read too many answers; ask for fewer at a time"
 IDLE_S = 60
 MOST_CONNECTIONS = 4_096
 MOST_PER_ADDRESS = 2_048

@@ -21,7 +21,7 @@ from streams.embedded.server import EmbeddedServer
 from streams.link.connection import Connection
 from streams.publish.publisher import Publisher
 from tests.integration.api.test_limits import CLOSE, GET, POST, connected_to, exchange
-from tests.integration.api.test_rest import add, call, reserve, settle
+from tests.integration.api.test_rest import add, call, reserve, settle, until_counted
 from tests.support.command import node
 from tests.support.gateway import RunningGateway, running_gateway
 from tests.support.moments import a_moment
@@ -141,6 +141,33 @@ async def test_answers_that_nobody_reads_leave_room_for_others(
         with anyio.fail_after(30):
             while not (await exchange(gateway.port, LIST + CLOSE + b"\r\n")).startswith(b"HTTP/1.1 200 "):
                 await a_moment()
+
+
+def reserve_of(most: int) -> bytes:
+    asked = b'{"most":%d}' % most
+    head = b"POST /v1/topics/t/reserve HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    return head + CLOSE + b"Content-Length: %d\r\n\r\n" % len(asked) + asked
+
+
+@pytest.mark.usefixtures("little_room")
+async def test_jobs_whose_answer_would_wait_with_too_many_others_are_given_back(
+    connection: Connection, publisher: Publisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "MOST_UNREAD_PER_TOKEN", 5_000_000)
+    async with running_gateway(connection, publisher) as gateway, AsyncExitStack() as clients:
+        loop = asyncio.get_running_loop()
+        async with ClientSession(gateway.url) as client:
+            for _ in range(14):
+                await add(client, "t", [{"body": "x" * 100_000} for _ in range(5)], 200)
+            answer = b""
+            with anyio.fail_after(30):
+                while not answer.startswith(b"HTTP/1.1 503 "):
+                    slow = await clients.enter_async_context(a_slow_client(gateway.port))
+                    await loop.sock_sendall(slow, reserve_of(20))
+                    answer = await loop.sock_recv(slow, 100)
+            await until_counted(client, "t", "ready", 30)
+            (job,) = await reserve(client, "t")
+            assert job["attempt"] == 1, "to be given back is no attempt"
 
 
 @pytest.mark.usefixtures("little_room")

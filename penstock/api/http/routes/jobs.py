@@ -27,6 +27,7 @@ from penstock.api.forms.jobs import (
 )
 from penstock.api.forms.reading import picked
 from penstock.api.http.calls import GatewayState, HttpAnswer, HttpCall, decoded, query_of
+from penstock.api.http.limits import UNREAD
 from penstock.api.http.problems import RefusedRequest, refused
 from streams.errors import StreamError
 from streams.messages.jobs import LARGEST_BODY, MOST_JOBS, NewJob
@@ -157,7 +158,8 @@ async def reserve(shared: GatewayState, call: HttpCall) -> HttpAnswer:
 async def hand_out(
     shared: GatewayState, call: HttpCall, topic: str, *, most: int, wait_ms: int, ttr_ms: int | None
 ) -> Sequence[Reserved]:
-    """Reserve while the client is connected. If it disconnects, its undelivered jobs are given back at once."""
+    """Reserve while the client is connected. If it disconnects, or clients have yet to read too many answers, the
+    undelivered jobs are given back at once."""
 
     jobs: Sequence[Reserved] = ()
 
@@ -170,17 +172,20 @@ async def hand_out(
     else:
         with shared.load.work("reserve", call.caller.key):
             jobs = await take()
+    if not call.may_answer(sum(len(bytes(job.body)) for job in jobs)):
+        await give_back(shared, [job.receipt for job in jobs], "clients have yet to read too many answers")
+        raise refused(503, "busy", UNREAD, retry_after_s=1)
     call.charge(len(jobs))
     if jobs and call.is_gone:
         await give_back(shared, [job.receipt for job in jobs])
     return jobs
 
 
-async def give_back(shared: GatewayState, receipts: Sequence[str]) -> None:
+async def give_back(shared: GatewayState, receipts: Sequence[str], reason: str = "the client went away") -> None:
     """Release undelivered jobs. If that fails too, they return when their TTR ends."""
     with anyio.move_on_after(GIVE_BACK_S, shield=True):
         try:
-            await shared.desk.release(receipts, delay_ms=0, reason="the client went away", counts=False)
+            await shared.desk.release(receipts, delay_ms=0, reason=reason, counts=False)
         except StreamError as error:
             log.debug("gateway.not_given_back", extra=fields(count=len(receipts), error=str(error)))
 
