@@ -73,8 +73,8 @@ class RowCounter(Protocol):
 class Tempo(Protocol):
     """The flow's schedule."""
 
-    async def follow(self, flow: str, every_ms: int) -> None:
-        """Have rounds at this interval."""
+    async def follow(self, flow: str, every_ms: int, *, is_only_changed: bool = False) -> None:
+        """Have rounds at this interval. `is_only_changed`: not if somebody has removed the schedule."""
         ...
 
 
@@ -118,7 +118,7 @@ class Rounds:
         if made.every_ms != every_ms:
             log.info("flow.tempo", extra=fields(flow=flow, before_ms=every_ms, every_ms=made.every_ms))
         limits = self._flows.current(flow).limits  # a person may have changed them meanwhile
-        await self._tempo.follow(flow, interval_ms(limits, made.every_ms))
+        await self._tempo.follow(flow, interval_ms(limits, made.every_ms), is_only_changed=True)
         report = made.rounds[-1]
         if self._measures is not None:
             failed = report.failed + report.silent or bool(report.errors)

@@ -114,11 +114,13 @@ class ScheduleDesk:
         wanted: Schedule,
         *,
         is_replaced: bool = False,
+        is_only_changed: bool = False,
         nonce: str = "",
         is_shown: IsShown = _is_any,
     ) -> ScheduleChanged:
         """Store a schedule. The same again changes nothing. Another one of that name is replaced only if asked.
-        `is_shown`: which tasks or sources an error may name."""
+        `is_only_changed`: if there is none of that name, none is added. `is_shown`: which tasks or sources an error may
+        name."""
         key = _key(topic, name)
         check_wanted(wanted)
         if has_target(wanted):
@@ -129,6 +131,8 @@ class ScheduleDesk:
             before = None if entry is None else _read(entry)
             if isinstance(before, Schedule) and is_known(before, mark):
                 return None, (before, True)
+            if is_only_changed and (before is None or (isinstance(before, Schedule) and before.is_removed)):
+                return None, (wanted, False)
             if isinstance(before, Schedule) and not before.is_removed:
                 if _definition(before, wanted.start_ms) == _definition(wanted, wanted.start_ms):
                     return None, (before, False)

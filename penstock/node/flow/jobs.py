@@ -10,6 +10,7 @@ from actors.flow.rules.obstacles import RowJob
 from actors.jobs.deliveries import BURIED_S
 from actors.jobs.desk import JobDesk
 from actors.jobs.row_adds import RowAdds, Since
+from actors.jobs.rules.cron import BadRecurrence
 from actors.jobs.rules.schedule_record import Schedule
 from actors.jobs.schedule_desk import ScheduleDesk, ScheduleRefused
 from actors.jobs.store import JobStore
@@ -110,10 +111,9 @@ class FlowJobs:
             raise BadFlow(f"flow {flow}: {_paused(topic)}")
         try:
             return (await self._schedules.trigger(topic, ROUND, nonce=nonce)).id
-        except ScheduleRefused as refused:
-            if refused.code == "not_found":
-                raise BadFlow(f"flow {flow}: {_removed(topic)}") from refused
-            raise BadFlow(f"flow {flow}: {refused}") from refused
+        except (ScheduleRefused, BadRecurrence) as refused:
+            is_away = isinstance(refused, ScheduleRefused) and refused.code == "not_found"
+            raise BadFlow(f"flow {flow}: {_removed(topic) if is_away else refused}") from refused
 
     async def next_round(self, flow: str) -> tuple[int, str]:
         """Return when the next round is due, or 0 and why none comes."""
@@ -139,11 +139,12 @@ class FlowJobs:
                 await self._topics.enlist(topic, "normal")
                 await self._topics.change(topic, {"zone": wanted[0] or None, "region_key": wanted[1] or None})
 
-    async def follow(self, flow: str, every_ms: int) -> None:
-        """Have a round at this interval. A schedule that is just so stays as it is."""
+    async def follow(self, flow: str, every_ms: int, *, is_only_changed: bool = False) -> None:
+        """Have a round at this interval. A schedule that is just so stays as it is. `is_only_changed`: one that
+        somebody has removed is not added."""
         await self._topics.enlist(rounds_topic(flow), "normal")
         wanted = Schedule(every_ms=every_ms, overlap="allow", misfire="skip", most_open=MOST_ROUNDS)
-        await self._schedules.add(rounds_topic(flow), ROUND, wanted, is_replaced=True)
+        await self._schedules.add(rounds_topic(flow), ROUND, wanted, is_replaced=True, is_only_changed=is_only_changed)
 
 
 def _removed(topic: str) -> str:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import anyio
 import pytest
 
 from actors.flow.desk import FlowDesk
 from actors.flow.flows import BadFlow, FlowLimits, FlowRecord, Flows, rounds_topic
-from actors.jobs.schedule_desk import ScheduleDesk
+from actors.flow.handler import FlowContext, FlowHandler
+from actors.flow.rounds import Rounds
+from actors.jobs.rules.schedule_changes import MOST_TRIGGERED
+from actors.jobs.schedule_desk import ScheduleDesk, ScheduleRefused
 from actors.jobs.store import JobStore
 from actors.jobs.topics import Topics
 from actors.runtime.bounds import Anywhere
@@ -19,6 +22,7 @@ from actors.runtime.rates.shares import Shares
 from penstock.node.flow.jobs import ROUND, FlowJobs
 from penstock.node.jobs.doors import open_desk
 from streams.buckets.bucket import Bucket
+from streams.clock import SYSTEM
 from streams.link.connection import Connection
 from streams.link.server_clock import ServerClock
 from streams.publish.publisher import Publisher
@@ -103,6 +107,39 @@ async def test_a_round_that_cannot_come_is_refused_with_what_to_do(
             await second.desk.run(FLOW)
         assert (await second.desk.why(FLOW, "a", "1")).code == "stopped"
         await first.topics.change(topic, {"is_paused": False})
+        for _ in range(MOST_TRIGGERED):
+            await first.schedules.trigger(topic, ROUND)
+        with pytest.raises(BadFlow, match="no node adds them; start a node with the role `timer`"):
+            await second.desk.run(FLOW)
         await first.schedules.remove(topic, ROUND)
         with pytest.raises(BadFlow, match=f"the schedule {topic}/{ROUND} of the flow's rounds was removed"):
             await second.desk.run(FLOW)
+
+
+async def test_a_round_that_ends_does_not_add_the_schedule_that_somebody_has_removed(
+    connection: Connection, publisher: Publisher
+) -> None:
+    topic = rounds_topic(FLOW)
+    async with two_nodes(connection, publisher) as (first, second):
+
+        async def split(context: FlowContext) -> Any:
+            await second.schedules.remove(topic, ROUND)
+            return []
+
+        async def load(context: FlowContext, shard: str, limit: int) -> Any:
+            return []
+
+        rounds = Rounds(
+            connection=connection,
+            flows=first.flows,
+            rows=first.jobs,
+            tempo=first.jobs,
+            living=lambda _flow: frozenset(),
+            clock=SYSTEM,
+        )
+        handler = FlowHandler(flow=FLOW, key=FLOW, limits=FlowLimits(), rate=0.0, attempts=1, split=split, load=load)
+        assert await rounds.run(handler, SYSTEM.now_ms()) is not None
+        with pytest.raises(ScheduleRefused, match="no schedule"):
+            await second.schedules.show(topic, ROUND)
+        await first.jobs.follow(FLOW, 1_000)
+        assert (await second.schedules.show(topic, ROUND)).every_ms == 1_000

@@ -102,7 +102,7 @@ class Followed:
         self.every_ms: list[int] = []
         self._first = first
 
-    async def follow(self, flow: str, every_ms: int) -> None:
+    async def follow(self, flow: str, every_ms: int, *, is_only_changed: bool = False) -> None:
         first, self._first = self._first, None
         if first is not None:
             await first()
