@@ -39,14 +39,12 @@ from actors.runtime.failpoints import reach
 from streams.errors import OutcomeUnknown, RevisionConflict, StreamError
 from streams.jobs.moves import Move
 from streams.messages.jobs import (
-    DELAYED_TOKENS,
     FREE_TOKEN,
     RESERVED_TOKENS,
     JobDone,
     JobRecord,
     Outcome,
     Past,
-    State,
     encode_job,
 )
 from streams.pull.delivery import Delivery
@@ -59,11 +57,10 @@ BURIED_S = 3_600
 
 
 class JobSettled(NamedTuple):
-    """A reservation was settled, or held on to until `until_ms`. `became`: the job's state now."""
+    """A reservation was settled, or held on to until `until_ms`."""
 
     topic: str
     key: str
-    became: State
     until_ms: int = 0
 
 
@@ -103,7 +100,7 @@ class JobReservations:
         answers: list[_Answer] = []
         for (_, (receipt, _, _), _), outcome in zip(held, outcomes, strict=True):
             if isinstance(outcome, int):
-                answers.append(JobSettled(receipt.topic, receipt.key, "done"))
+                answers.append(JobSettled(receipt.topic, receipt.key))
             elif isinstance(outcome, RevisionConflict):  # deleted or replaced, or it met its own first try
                 is_doubtful = outcome.is_after_retry
                 finish = self._finish_by(remember_s)
@@ -129,7 +126,7 @@ class JobReservations:
         doubtful: set[int] = set()
         for at, outcome in zip(fresh, outcomes, strict=True):
             if isinstance(outcome, int):
-                answers[at] = JobSettled(receipts[at].topic, receipts[at].key, "done")
+                answers[at] = JobSettled(receipts[at].topic, receipts[at].key)
             elif not isinstance(outcome, RevisionConflict):
                 answers[at] = outcome
             elif outcome.is_after_retry:
@@ -365,7 +362,7 @@ def _answer_without_hold(found: Found | None, receipt: JobReceipt, end: Outcome 
         return JobStale(receipt.topic, receipt.key, "there is no such job any more")
     if found.done is not None:
         if found.done.receipt == receipt.mark and found.done.outcome == end:
-            return JobSettled(receipt.topic, receipt.key, "done")
+            return JobSettled(receipt.topic, receipt.key)
         return JobStale(receipt.topic, receipt.key, "the job is over")
     if found.job is not None and found.job.receipt == hold_of(receipt):
         return JobStale(receipt.topic, receipt.key, f"its TTR ran out at {found.job.until_ms}")
@@ -373,10 +370,5 @@ def _answer_without_hold(found: Found | None, receipt: JobReceipt, end: Outcome 
 
 
 def _settled(receipt: JobReceipt, move: Move) -> JobSettled:
-    token = move.subject.split(".")[2]
-    if token in RESERVED_TOKENS:
-        return JobSettled(receipt.topic, receipt.key, "reserved", move.due_ms - RESERVED_SLACK_MS)
-    is_over = token in ("done", FREE_TOKEN)
-    return JobSettled(
-        receipt.topic, receipt.key, "delayed" if token in DELAYED_TOKENS else "done" if is_over else "ready"
-    )
+    is_held = move.subject.split(".")[2] in RESERVED_TOKENS
+    return JobSettled(receipt.topic, receipt.key, move.due_ms - RESERVED_SLACK_MS if is_held else 0)

@@ -42,7 +42,7 @@ async def test_a_reserved_job_is_held_and_finished_by_its_receipt(jobs: Jobs) ->
         await counts(jobs, 0, 0, 1, 0)
         assert await nothing_is_ready(jobs)
         (settled,) = await jobs.store.finish_many([reservation.receipt], remember_s=60)
-        assert settled == JobSettled(TOPIC, "1", "done")
+        assert settled == JobSettled(TOPIC, "1")
         await counts(jobs, 0, 0, 0, 1)
 
 
@@ -166,7 +166,7 @@ async def test_a_touched_job_is_held_on_by_the_same_receipt(jobs: Jobs) -> None:
         kept, left = sorted(one.receipt for one in (await jobs.hand_out(2, ttr_ms=3_000)).reservations)
         (touched,) = await jobs.store.touch_many([kept], ttr_ms=60_000)
         assert isinstance(touched, JobSettled)
-        assert (touched.became, touched.until_ms > kept.until_ms + 50_000) == ("reserved", True)
+        assert touched.until_ms > kept.until_ms + 50_000
         back = await jobs.reserve()  # the one that was not touched
         assert back.receipt.key == left.key
         jobs.clock.ahead_ms = 10_000  # the receipt's own end is long past by now
@@ -184,7 +184,7 @@ async def test_a_released_job_is_handed_out_again_after_its_delay(jobs: Jobs) ->
         (free,) = await jobs.store.release_many(receipts[:1])
         (failed,) = await jobs.store.release_many(receipts[1:2], counts=True, reason="no luck")
         (later,) = await jobs.store.release_many(receipts[2:], delay_ms=lambda job: job.attempts * HOUR)
-        assert [answer.became for answer in (free, failed, later)] == ["ready", "ready", "delayed"]  # type: ignore[union-attr]
+        assert all(isinstance(answer, JobSettled) for answer in (free, failed, later))
         await counts(jobs, 1, 2, 0, 0)
         again = sorted((await jobs.hand_out(2)).reservations)
         assert [one.job.attempts for one in again] == [1, 2]
@@ -199,7 +199,7 @@ async def test_a_last_attempt_that_is_given_back_is_buried(jobs: Jobs) -> None:
         await jobs.add(attempts=1)
         receipt = (await jobs.reserve()).receipt
         (answer,) = await jobs.store.release_many([receipt], counts=True, reason="no luck")
-        assert answer == JobSettled(TOPIC, "1", "done")
+        assert answer == JobSettled(TOPIC, "1")
         (letter,) = await jobs.dead()
         assert letter["history"][0]["reason"] == "no luck"
         assert await jobs.state() == "done"
@@ -212,7 +212,7 @@ async def test_a_buried_job_is_a_dead_letter_and_may_go_round_again(jobs: Jobs) 
         await jobs.added(3)
         receipts = [one.receipt for one in (await jobs.hand_out(3)).reservations]
         answers = await jobs.store.bury_many(receipts, reason="poison")
-        assert [answer.became for answer in answers] == ["done"] * 3  # type: ignore[union-attr]
+        assert all(isinstance(answer, JobSettled) for answer in answers)
         assert {letter["reason"] for letter in await jobs.dead()} == {"poison"}
         await counts(jobs, 0, 0, 0, 3)
         assert (await jobs.add("0")).is_new
