@@ -129,17 +129,18 @@ class FetchSettings(msgspec.Struct, frozen=True, kw_only=True):
         return start_ms_of(self.start, now_ms)
 
 
-def parse_level(text: bytes, level: Level = "source", *, now_ms: int | None = None) -> dict[str, object]:
+def parse_level(text: bytes, level: Level = "source") -> dict[str, object]:
     """Return the values of one level's JSON document, each checked alone and against those beside it.
     Raises BadSetting for a document that is not one flat JSON object in UTF-8, a name that is unknown, repeated or not
-    settable at `level`, a value of the wrong kind or out of range, and, with `now_ms`, a start in the future."""
+    settable at `level`, and a value of the wrong kind or out of range."""
     values = read_document(text)
-    check_level(values, level, now_ms=now_ms)
+    check_level(values, level)
     return values
 
 
 def check_level(values: LevelValues, level: Level, *, now_ms: int | None = None) -> None:
-    """Check a level that did not come as JSON text (from a TOML file, for example), as `parse_level` does."""
+    """Check a level that did not come as JSON text (from a TOML file, for example), as `parse_level` does. With
+    `now_ms` it also raises BadSetting for a start in the future."""
     fields = {}
     for name, value in values.items():
         setting = _setting(name, value)

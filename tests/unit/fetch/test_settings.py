@@ -130,7 +130,7 @@ def test_a_bad_value_is_refused_in_words_that_help(values: dict[str, object], na
 @pytest.mark.parametrize(("text", "words"), BAD_DOCUMENTS)
 def test_a_bad_document_is_refused_in_words_that_help(text: bytes, words: str) -> None:
     with pytest.raises(BadSetting) as refused:
-        parse_level(text, "default", now_ms=NOW_MS)
+        parse_level(text, "default")
     assert words in str(refused.value)
     assert len(str(refused.value)) < 1000
 
