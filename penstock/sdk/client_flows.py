@@ -32,7 +32,7 @@ class FlowCalls:
         return await self._about("show", flow)
 
     async def why(self, flow: str, shard: str, key: str | int) -> RowWhy:
-        """Return why a row is not executed."""
+        """Return why a row is not executed. `shard`: as `split` named it. `key`: as the row was loaded with it."""
         return await self._service.ask("why", {"flow": flow, "shard": shard, "key": str(key)}, RowWhy)
 
     async def set(self, flow: str, **values: object) -> FlowView:
@@ -46,7 +46,7 @@ class FlowCalls:
         return await self._about("pause", flow)
 
     async def resume(self, flow: str) -> FlowView:
-        """Go on."""
+        """Load and execute again after a pause."""
         return await self._about("resume", flow)
 
     async def run(self, flow: str) -> FlowView:

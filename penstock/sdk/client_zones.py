@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from actors.runtime.rules.setting_values import Duration, span_ms
+from actors.runtime.rules.setting_values import Duration
 from actors.runtime.supervisor import one_error
 from actors.zone.rules.changes import RoutingChange, RoutingDocument
 from actors.zone.rules.report import MoveReport
@@ -18,6 +18,7 @@ from actors.zone.views import ChangeView, MapView, ZoneShards, ZoneShown, ZoneVi
 from penstock.api.forms.zones import MapsShown, ZonesShown
 from penstock.errors import UsageError
 from penstock.sdk.calls import ServiceClient
+from penstock.sdk.client_forms import millis
 from penstock.sdk.pages import all_lines
 from penstock.sdk.zone_programs import run_program
 from penstock.sdk.zones import zone_handler
@@ -27,7 +28,7 @@ __all__ = ["RoutingChange", "RoutingDocument", "ZoneCalls", "ZoneShards"]
 
 class ZoneCalls:
     """The zones of one namespace. `by`: who asks for a change, for the history. The methods raise NotAccepted (`code`:
-    `bad`, `not_found`), Timeout, Unavailable."""
+    `bad`, `not_found`), Timeout, Unavailable, and UsageError for values that cannot be sent."""
 
     def __init__(self, service: ServiceClient) -> None:
         self._service = service
@@ -43,7 +44,7 @@ class ZoneCalls:
     async def shards(self, zone: str, *, after: int | None = None, wait: Duration = 0) -> ZoneShards:
         """Return the shards that a zone owns, and the epoch of the map. With `after`, an epoch that is known, wait up
         to `wait` (20 s at most) for a later one: a program of one's own asks again and again."""
-        wait_ms = span_ms("wait", wait)
+        wait_ms = millis("wait", wait)
         ask = {"zone": zone, "after": after, "wait_ms": wait_ms}
         return await self._service.ask("shards", ask, ZoneShards, wait_s=wait_ms / 1000)
 
