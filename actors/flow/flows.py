@@ -320,16 +320,16 @@ class Flows:
         made, revision = await self._bucket.update(f"{flow}.round", change)
         self._live.learn(f"{flow}.round", made, revision)
 
-    async def loaded_late(self, flow: str, ended: Mapping[str, str]) -> frozenset[str]:
+    async def loaded_late(self, flow: str, ended: Mapping[str, ShardState]) -> frozenset[str]:
         """Have the next round ask shards again, whose loads ended after their round. `ended`: up to where each was
-        loaded. Return those that a round has left alone."""
+        loaded, and whether that failed. Return those that a round has left alone."""
 
         def change(entry: Entry[bytes] | None) -> tuple[bytes | None, tuple[FlowProgress, frozenset[str]]]:
             progress = _progress_of(entry)
             left = {shard for shard in ended if shard in progress.shards and progress.shards[shard].busy_ms}
             if not left:
                 return None, (progress, frozenset())
-            asked_again = {shard: ShardState(after=ended[shard]) for shard in left}
+            asked_again = {shard: ended[shard] for shard in left}
             made = fitting(msgspec.structs.replace(progress, shards={**progress.shards, **asked_again}))
             return msgspec.json.encode(made), (made, frozenset(left))
 

@@ -23,7 +23,7 @@ import anyio
 import msgspec
 from anyio.abc import TaskGroup, TaskStatus
 
-from actors.flow.flows import FlowLimits
+from actors.flow.flows import FlowLimits, ShardState
 from actors.flow.handler import (
     ROW_PATH,
     BadRows,
@@ -79,7 +79,7 @@ class RowDoor(Protocol):
 
 class Loader:
     """A node's part of this. `labels`: the groups to which the node belongs. `zone`: its zone. `limits(flow)`: the
-    settings in force. `late(flow, {shard: after})` says that loads have ended, and returns the shards on which their
+    settings in force. `late(flow, {shard: state})` says that loads have ended, and returns the shards on which their
     round had given up. `version`: of the service, `1.2.3`."""
 
     def __init__(
@@ -89,7 +89,7 @@ class Loader:
         connection: Connection,
         door: RowDoor,
         limits: Callable[[str], FlowLimits],
-        late: Callable[[str, Mapping[str, str]], Awaitable[Collection[str]]],
+        late: Callable[[str, Mapping[str, ShardState]], Awaitable[Collection[str]]],
         labels: Sequence[str],
         version: str,
         stop: anyio.Event,
@@ -102,8 +102,8 @@ class Loader:
         self._door = door
         self._limits = limits
         self._late = late
-        self._ended: defaultdict[str, dict[str, tuple[str, int]]] = defaultdict(dict)
-        """The loads that ended late, by flow and shard: up to where each was loaded, and how often it is still told."""
+        self._ended: defaultdict[str, dict[str, tuple[ShardState, int]]] = defaultdict(dict)
+        """The loads that ended late, by flow and shard: how each ended, and how often it is still told."""
         self._tasks: TaskGroup | None = None
         self._stop = stop
         self._bounds = bounds or Anywhere()
@@ -148,7 +148,7 @@ class Loader:
             ended = self._ended[ask.flow]
             if not ended:
                 self._tasks.start_soon(self._tell_late, ask.flow)
-            ended[ask.shard] = (loaded.after, LATE_LOOKS)
+            ended[ask.shard] = (ShardState(after=loaded.after, has_failed=bool(loaded.error)), LATE_LOOKS)
         return msgspec.json.encode(loaded)
 
     async def _tell_late(self, flow: str) -> None:
@@ -158,14 +158,14 @@ class Loader:
         while ended:
             told, left = dict(ended), list[str]()
             with suppress(StreamError):  # if all looks fail, a shard is asked again when the load's time is over
-                left += await self._late(flow, {shard: after for shard, (after, _) in told.items()})
-            for shard, (after, looks) in told.items():
-                if ended[shard] != (after, looks):
+                left += await self._late(flow, {shard: state for shard, (state, _) in told.items()})
+            for shard, (state, looks) in told.items():
+                if ended[shard] != (state, looks):
                     continue  # it was loaded once more meanwhile
                 if shard in left or looks == 1:
                     del ended[shard]
                 else:
-                    ended[shard] = (after, looks - 1)
+                    ended[shard] = (state, looks - 1)
             if ended:
                 await anyio.sleep(LOOK_S)
 

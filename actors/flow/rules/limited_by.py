@@ -1,6 +1,6 @@
 """Why a flow does not reach its rate: the one thing that limits it. Pure."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from msgspec import Struct
@@ -45,6 +45,12 @@ class LastRound(Protocol):
     def failed(self) -> int: ...
     @property
     def silent(self) -> int: ...
+    @property
+    def shards(self) -> int: ...
+    @property
+    def alone(self) -> int: ...
+    @property
+    def errors(self) -> Sequence[str]: ...
 
 
 class Usage(NamedTuple):
@@ -92,6 +98,12 @@ def limit_of(pace: FlowPace) -> LimitedBy | None:
 
 
 def _few_rows(pace: FlowPace, last: LastRound) -> LimitedBy:
+    if last.errors and last.errors[0].startswith("split: "):
+        return _by("loads", f"the last round failed: {last.errors[0]}")
+    if not last.shards:
+        return _by("rows", "`split` named no shard in the last round")
+    if last.alone == last.shards:
+        return _by("loads", "no live node is in the group of any shard; start one with its label, or change `groups`")
     loaded = f"the last round loaded {last.new} of the {last.asked} rows that it asked for, in {last.took_ms} ms"
     if last.new < last.asked and (last.failed or last.silent or not last.short):
         do = "raise `loads`, lengthen `every`, or start more nodes"

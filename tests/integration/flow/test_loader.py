@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from actors.flow import loader as loader_module
-from actors.flow.flows import FlowLimits, rows_topic
+from actors.flow.flows import FlowLimits, ShardState, rows_topic
 from actors.flow.handler import FlowContext, FlowHandler, LoadedRow
 from actors.flow.loader import Loader
 from actors.jobs.row_adds import RowAdds, Since
@@ -85,7 +85,7 @@ def handler_of(load: Load, *, at_once: int = 4) -> FlowHandler:
     )
 
 
-async def in_time(_flow: str, _ended: Mapping[str, str]) -> list[str]:
+async def in_time(_flow: str, _ended: Mapping[str, ShardState]) -> list[str]:
     return []
 
 
@@ -114,12 +114,14 @@ async def asking(connection: Connection, load: Load, **limits: Any) -> AsyncIter
 async def test_loads_that_end_late_are_told_together(connection: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loader_module, "LATE_S", 0.0)
     monkeypatch.setattr(loader_module, "LOOK_S", 0.01)
-    told, all_ended, is_told = list[Mapping[str, str]](), anyio.Event(), anyio.Event()
+    told, all_ended, is_told = list[Mapping[str, ShardState]](), anyio.Event(), anyio.Event()
 
     async def load(ctx: FlowContext, shard: str, limit: int) -> Any:
+        if shard == "8":
+            raise RuntimeError("no database")
         return []
 
-    async def late(_flow: str, ended: Mapping[str, str]) -> list[str]:
+    async def late(_flow: str, ended: Mapping[str, ShardState]) -> list[str]:
         told.append(ended)
         await all_ended.wait()
         if len(told) == 3:
@@ -148,6 +150,7 @@ async def test_loads_that_end_late_are_told_together(connection: Connection, mon
         tasks.cancel_scope.cancel()
     assert [len(ended) for ended in told] == [1, 99, 1]
     assert "7" in told[2]
+    assert [shard for shard, state in told[1].items() if state.has_failed] == ["8"], "`why` tells that its load failed"
 
 
 async def test_one_call_at_a_time_and_adds_beside_one_another(connection: Connection) -> None:

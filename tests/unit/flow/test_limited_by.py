@@ -38,6 +38,9 @@ def few(asked: int, new: int, *, short: int = 0, failed: int = 0) -> RoundReport
         (LOW._replace(last=few(5_000, 40, short=10)), "rows"),
         (LOW._replace(last=few(5_000, 40, short=6, failed=4)), "loads"),
         (LOW._replace(last=few(5_000, 1_200)), "loads"),
+        (LOW._replace(last=RoundReport(began_ms=1, errors=("split: took more than 1000 ms",))), "loads"),
+        (LOW._replace(last=RoundReport(began_ms=1, asked=5_000)), "rows"),
+        (LOW._replace(last=RoundReport(began_ms=1, asked=5_000, shards=4, alone=4)), "loads"),
         (LOW._replace(is_capped=True), "most_in_flight"),
         (PACE._replace(is_capped=True, last=few(5_000, 5_000)), "most_in_flight"),
         (LOW._replace(waiting=3_000), "waiting"),
@@ -51,6 +54,20 @@ def few(asked: int, new: int, *, short: int = 0, failed: int = 0) -> RoundReport
 def test_one_thing_keeps_a_flow_from_its_rate(pace: FlowPace, code: str | None) -> None:
     found = limit_of(pace)
     assert (found and found.code) == code
+
+
+@pytest.mark.parametrize(
+    ("last", "why"),
+    [
+        (RoundReport(began_ms=1, errors=("split: took more than 1000 ms",)), "split: took more than 1000 ms"),
+        (RoundReport(began_ms=1, asked=5_000), "named no shard"),
+        (RoundReport(began_ms=1, asked=5_000, shards=4, alone=4), "no live node is in the group of any shard"),
+    ],
+)
+def test_the_reason_says_why_no_shard_was_asked(last: RoundReport, why: str) -> None:
+    found = limit_of(LOW._replace(last=last))
+    assert found is not None
+    assert why in found.reason
 
 
 def test_the_reason_says_how_much_a_full_node_uses() -> None:
