@@ -6,7 +6,8 @@ ledger is read and the changes are applied again. The watch keeps a cache of raw
 is needed, so following thousands of quiet sources costs next to nothing.
 
 A node follows the ledgers only while it tends sources or leads the monitor (`followed`). Otherwise it reads a ledger
-when it changes one, and keeps what it wrote lately: a slice that is taken and finished soon costs one read.
+when it changes one, and keeps what it wrote lately. What it was told lately is as good (`told`): a slice whose offer
+carries the ledger costs no read, if it is taken and finished soon.
 
 Under redelivery: a change must be harmless when it is applied to a ledger that it has already changed, since a write
 whose reply was lost may be applied twice. When it cannot go on: if a ledger is missing, broken by hand or cannot be
@@ -179,6 +180,23 @@ class Ledgers:
     async def create(self, source: SourceKey, ledger: Ledger) -> None:
         """Store the first ledger of a source. Raises RevisionConflict if there is one."""
         self._written(source, await self._bucket.create(source.key, _encode(ledger)), ledger)
+
+    def to_tell(self, source: SourceKey, ledger: Ledger) -> tuple[int, bytes]:
+        """Return the revision and the bytes of a ledger for another node's `told`. (0, b""): something else is known
+        by now."""
+        known = self._live.get(source.key)
+        if known is None or known.is_broken() or known.ledger() is not ledger:
+            return 0, b""
+        return known.revision, _encode(ledger)
+
+    def told(self, source: SourceKey, revision: int, raw: bytes) -> None:
+        """Take a ledger as another node has seen it a moment ago. While all are followed, it is known anyway."""
+        if self._followers or revision <= self._live.revision(source.key):
+            return
+        stored = _Stored(source, revision, raw=raw)
+        if not stored.is_broken():
+            self._live.learn(source.key, stored, revision)
+            self._keep(source)
 
     @property
     def is_followed(self) -> bool:

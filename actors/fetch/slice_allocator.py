@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import anyio
 from anyio.abc import TaskStatus
-from msgspec import structs
+from msgspec import Raw, structs
 
 from actors.fetch.ledgers import BrokenLedger, Contended, Ledgers, MissingLedger
 from actors.fetch.rules.cutting import NOTHING_OFFERED, OfferKey, cut, next_due_ms, offer_key, offers_due
@@ -39,7 +39,7 @@ from platforms.bounds import Bounds
 from streams.clock import Clock, turn_from_ms
 from streams.errors import Refused, RevisionConflict, StreamError
 from streams.link.connection import Connection
-from streams.messages.fetch import SliceOffer, encode
+from streams.messages.fetch import NO_LEDGER, SliceOffer, encode
 from streams.messages.ids import message_id
 from streams.publish.publisher import Outgoing, Publisher
 from streams.subjects import Namespace
@@ -51,6 +51,9 @@ log = logging.getLogger(__name__)
 ROLE, MONITOR = "allocator", "monitor"
 MUST_NOT_EXIST = {"Nats-Expected-Last-Subject-Sequence": "0"}
 AT_ONCE = 64
+MOST_TOLD = 4_096
+"""Bytes of a ledger that an offer carries. One with many holes is larger, and is read."""
+NOTHING_TOLD = (0, b"")
 LISTING_MS = 600_000
 """How often a list without a time filter is read, unless a sweep is set."""
 FAR_MS, TURN_MS = 20_000, 1_000
@@ -297,7 +300,9 @@ class SliceAllocator:
         due = offers_due(ledger, now_ms, known, settings.reoffer_ms)
         fresh: dict[OfferKey, int] = {}
         if due:
-            offers = [self._offer_of(source, piece, settings.place, now_ms) for piece in due]
+            told = self._ledgers.to_tell(source, ledger) if len(ledger.open) == 1 else NOTHING_TOLD
+            told = told if len(told[1]) <= MOST_TOLD else NOTHING_TOLD
+            offers = [self._offer_of(source, piece, settings.place, now_ms, told) for piece in due]
             answers = await self._publisher.publish_many(offers)
             reach("offer")
             for answer in answers:
@@ -315,11 +320,21 @@ class SliceAllocator:
         self._offered[source] = LastOffer(settings.place, at_ms)
         return at_ms
 
-    def _offer_of(self, source: SourceKey, piece: OpenSlice, place: str, now_ms: int) -> Outgoing:
+    def _offer_of(
+        self, source: SourceKey, piece: OpenSlice, place: str, now_ms: int, told: tuple[int, bytes]
+    ) -> Outgoing:
         """Return the offer. Its id lets the publisher repeat an offer whose receipt was lost. It contains the moment,
-        since the same slice may rightly be offered again."""
+        since the same slice may rightly be offered again. `told`: the ledger that it carries. Where slices are open
+        beside this one, it would have changed before the offer is taken."""
         lane = lane_name(piece.lane, place)
         subject = self._namespace.slice_offer(source.platform, lane, source.source, piece.slice_id)
-        offer = SliceOffer(platform=source.platform, source=source.source, slice_id=piece.slice_id)
+        revision, raw = told
+        offer = SliceOffer(
+            platform=source.platform,
+            source=source.source,
+            slice_id=piece.slice_id,
+            revision=revision,
+            ledger=Raw(raw) if revision else NO_LEDGER,
+        )
         offer_id = message_id("offer", self._members.name, str(source), lane, piece.slice_id, str(now_ms))
         return Outgoing(subject, encode(offer), offer_id, MUST_NOT_EXIST)

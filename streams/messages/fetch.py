@@ -27,13 +27,20 @@ Millis = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 OrderKey = Annotated[str, Meta(min_length=1, max_length=LONGEST_ORDER_KEY)]
 
 
-class SliceOffer(Struct, frozen=True, kw_only=True, tag="slice_offer"):
+NO_LEDGER = Raw(b"")
+
+
+class SliceOffer(Struct, frozen=True, kw_only=True, tag="slice_offer", omit_defaults=True):
     """Points a fetcher at an open slice of a source's ledger. The ledger is the truth. The offer only says where to
-    look."""
+    look. It may carry the ledger as it was at the offer, with its `revision`, which mostly saves the fetcher a read. 0:
+    it carries none."""
 
     platform: str
     source: str
     slice_id: str
+    revision: int = 0
+    ledger: Raw = NO_LEDGER
+    """This very object if there is none: the encoder leaves it out then."""
 
 
 class Order(Struct, frozen=True, kw_only=True, tag="order", omit_defaults=True):

@@ -19,7 +19,7 @@ from anyio.abc import TaskGroup, TaskStatus
 
 from actors.fetch.fetcher.decisions import Ended, Message, NotNow, Offered, ReadSlice, Standing, decide
 from actors.fetch.fetcher.window import WindowReader
-from actors.fetch.ledgers import BrokenLedger, Contended, Ledgers, MissingLedger
+from actors.fetch.ledgers import LIKELY_S, BrokenLedger, Contended, Ledgers, MissingLedger
 from actors.fetch.rules.ledger import Ledger
 from actors.fetch.rules.settings import FetchSettings
 from actors.fetch.rules.sink_backlogs import sink_backlog
@@ -280,6 +280,8 @@ class Fetcher:
             source = SourceKey(check_token("platform", offer.platform), check_token("source", offer.source))
         except MalformedSubject as error:
             raise MalformedMessage(str(error)) from error
+        if offer.revision and self._clock.now_ms() < delivery.stored_ms + LIKELY_S * 1000:
+            self._ledgers.told(source, offer.revision, bytes(offer.ledger))
         settings = self._settings.current(source.platform, source.source)
         standing = self._standing(source, settings, delivery.delivered)
         return Offered(source, offer.slice_id, self._node, settings, standing)

@@ -9,7 +9,7 @@ import anyio
 import pytest
 from msgspec import structs
 
-from actors.fetch.ledgers import open_ledgers
+from actors.fetch.ledgers import open_ledgers, read_ledger
 from actors.fetch.rules.cutting import OfferKey
 from actors.fetch.rules.ledger import Ledger, first_ledger
 from actors.fetch.rules.settings import FetchSettings
@@ -105,6 +105,19 @@ async def test_what_is_cut_is_offered_on_its_lane(connection: Connection, publis
     ids = [piece.slice_id for piece in ledger.open]
     assert list(found) == [f"slices.mall.tail.s1.{slice_id}" for slice_id in ids]
     assert [offer.slice_id for offer in found.values()] == ids
+    assert {(offer.revision, bytes(offer.ledger)) for offer in found.values()} == {(0, b"")}
+
+
+async def test_the_offer_of_the_only_open_slice_carries_the_ledger(
+    connection: Connection, publisher: Publisher
+) -> None:
+    async with running_node(connection, publisher, roles=ALLOCATES) as node:
+        await add_shop(connection, publisher, max_open=1)
+        ledger = await ledger_when(node.engine, SHOP, lambda ledger: len(ledger.open) == 1)
+        [offer] = (await offers(connection, 1)).values()
+        stored = await ledger_bucket(connection, publisher).get(SHOP.key)
+    assert stored is not None
+    assert (offer.revision, read_ledger(SHOP, bytes(offer.ledger))) == (stored.revision, ledger)
 
 
 @pytest.mark.parametrize("how", ["one message", "the whole stream"])

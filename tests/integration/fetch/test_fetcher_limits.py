@@ -5,6 +5,7 @@ from typing import Any
 
 import anyio
 import pytest
+from msgspec import Raw
 
 from actors.fetch.fetcher import session, window
 from actors.fetch.ledgers import open_ledgers
@@ -137,6 +138,34 @@ async def test_an_offer_that_comes_before_its_source_waits_for_it(connection: Co
         after = await ledger_when(node.engine, late, lambda ledger: ledger.watermark_ms > end_ms)
     assert (after.state, {event.attempt for event in heard.of(SliceCompleted, source="s2")}) == ("running", {1})
     assert await all_is_stored(connection, mall, late)
+
+
+async def test_a_slice_whose_offer_carries_the_ledger_is_read_without_reading_the_ledger(
+    connection: Connection, publisher: Publisher
+) -> None:
+    async with (
+        a_mall(ago_ms=PAST_MS) as mall,
+        running_node(connection, publisher, roles=("fetcher",), sees_ledgers=False),
+        hearing(connection) as heard,
+        open_ledgers(ledger_bucket(connection, publisher)) as ledgers,
+    ):
+        await add_shop(connection, publisher, mall)
+        settings = FetchSettings(slice_ms=20_000, max_open=1)
+        ledger = await ledgers.move(SHOP, lambda before: (cut(before, settings, last_ms(mall) + 10**6),) * 2)
+        revision, raw = ledgers.to_tell(SHOP, ledger)
+        reads = list[bytes]()
+        stream = f"KV_{connection.namespace.bucket('LEDGERS')}"
+        pattern = f"$JS.API.STREAM.MSG.GET.{stream}"
+        listening = await connection.subscribe(pattern, lambda message: reads.append(message.payload))
+        await connection.flush()
+        slice_id = ledger.open[0].slice_id
+        offer = SliceOffer(platform="mall", source="s1", slice_id=slice_id, revision=revision, ledger=Raw(raw))
+        await publisher.publish(connection.namespace.slice_offer("mall", "tail", "s1", slice_id), encode(offer))
+        with anyio.fail_after(30):
+            while not heard.of(SliceCompleted):
+                await a_moment()
+        await listening.unsubscribe()
+    assert reads == []
 
 
 async def delivered_twice(connection: Connection, consumer: str) -> bool:

@@ -322,6 +322,46 @@ async def test_what_is_not_followed_is_read_at_a_change_and_kept_for_a_moment(
         assert plain.ledgers.known() == [OTHER]
 
 
+async def test_a_ledger_that_another_node_tells_is_not_read_if_it_is_the_stored_one(
+    connection: Connection, publisher: Publisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with (
+        three_holders(connection, publisher) as holders,
+        holder(connection, publisher, is_watching=False) as plain,
+    ):
+        reads, get, other = list[str](), plain.bucket.get, holders[0].ledgers
+
+        async def counted(key: str) -> Entry[bytes] | None:
+            reads.append(key)
+            return await get(key)
+
+        async def raised_and_told() -> tuple[int, bytes]:
+            await other.move(SHOP, raised)
+            ledger = other.peek(SHOP)
+            assert ledger is not None
+            return other.to_tell(SHOP, ledger)
+
+        monkeypatch.setattr(plain.bucket, "get", counted)
+        first = await raised_and_told()
+        plain.ledgers.told(SHOP, *first)
+        assert await plain.ledgers.move(SHOP, raised) == 2
+        assert reads == []
+        plain.ledgers.told(SHOP, *first)  # late: what this node wrote is newer
+        assert await plain.ledgers.move(SHOP, raised) == 3
+        assert reads == []
+
+        await holders[0].when(SHOP, lambda ledger: ledger is not None and ledger.fence == 3)
+        plain.ledgers.told(SHOP, *(await raised_and_told()))
+        await other.move(SHOP, raised)
+        assert await plain.ledgers.move(SHOP, raised) == 6
+        assert reads == [SHOP.key]  # the write met a conflict
+        revision, _ = await raised_and_told()
+        plain.ledgers.told(SHOP, revision, b"no ledger")
+        assert await plain.ledgers.move(SHOP, raised) == 8
+        assert reads == [SHOP.key] * 2
+        assert other.to_tell(SHOP, first_ledger(1)) == (0, b"")
+
+
 async def test_the_view_outlives_a_killed_server(own_server: EmbeddedServer, namespace: Namespace) -> None:
     async with connected(own_server, namespace) as connection, Publisher(connection) as publisher:
         await add_bucket(connection, "LEDGERS")
