@@ -9,6 +9,7 @@ cannot go on: a lane that cannot be served (no consumer, no server) is tried aga
 from __future__ import annotations
 
 import logging
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
@@ -22,7 +23,7 @@ from actors.fetch.fetcher.window import WindowReader
 from actors.fetch.ledgers import LIKELY_S, BrokenLedger, Contended, Ledgers, MissingLedger
 from actors.fetch.rules.ledger import Ledger
 from actors.fetch.rules.settings import FetchSettings
-from actors.fetch.rules.sink_backlogs import sink_backlog
+from actors.fetch.rules.sink_backlogs import is_worth_a_look, sink_backlog
 from actors.fetch.settings.watch import LiveSettings
 from actors.fetch.slice_allocator import lane_name
 from actors.fetch.sources import SourceKey, Sources
@@ -33,7 +34,7 @@ from actors.runtime.events import outgoing_event
 from actors.runtime.logs import fields
 from actors.runtime.rules.placement import serves
 from actors.runtime.tracing import traces
-from streams.clock import Clock
+from streams.clock import Clock, monotonic_s
 from streams.errors import MalformedMessage, MalformedSubject, StreamError
 from streams.link.connection import Connection
 from streams.messages.fetch import decode_slice_offer
@@ -314,20 +315,24 @@ class Fetcher:
 
     async def _watch_sinks(self) -> None:
         """Close the gate while orders pile up in front of the slowest sink or the store is full, and open it after
-        that. While the server does not answer, the gate stays as it is."""
+        that. While the server does not answer, the gate stays as it is. A node that sends few orders seldom looks."""
         orders = self._connection.namespace.stream("ORDERS")
+        pending, room, sent, looked_s = dict[str, int](), 0, 0, -math.inf
         async for _ in ticks(lambda: GATE_PERIOD_S, self._stop):
-            try:
-                pending = await consumers_pending(self._connection, orders)
-            except FATAL:
-                raise
-            except StreamError as error:
-                log.debug("fetcher.gate_unknown", extra=fields(error=str(error)))
-                continue
-            self._judge_gate(pending)
+            now_s, now_sent = monotonic_s(), self._reader.orders_sent
+            if self._is_gate_closed or is_worth_a_look(now_sent - sent, room, now_s - looked_s):
+                try:
+                    pending = await consumers_pending(self._connection, orders)
+                except FATAL:
+                    raise
+                except StreamError as error:
+                    log.debug("fetcher.gate_unknown", extra=fields(error=str(error)))
+                    continue
+                sent, looked_s = now_sent, now_s
+            room = self._judge_gate(pending)
 
-    def _judge_gate(self, pending: Mapping[str, int]) -> None:
-        """Open or close the gate, by this node's usual size of a page."""
+    def _judge_gate(self, pending: Mapping[str, int]) -> int:
+        """Open or close the gate, by this node's usual size of a page. Return how many more orders may wait."""
         slowest, backlog = sink_backlog(pending, self._reader.orders_a_message)
         most = self._settings.current("", "").sink_backlog
         trouble = self._connection.store.trouble
@@ -338,6 +343,7 @@ class Fetcher:
                 extra=fields(consumer=slowest, backlog=backlog, sink_backlog=most, store=trouble or "well"),
             )
             self._set_slots()
+        return most - backlog
 
     async def _watch_consumers(self) -> None:
         """Create a deleted consumer anew: its puller can only wait for it."""

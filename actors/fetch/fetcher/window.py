@@ -147,6 +147,7 @@ class WindowReader:
         self._last_sent_ms = 0
         self.orders_a_message = 1.0
         """How many orders a message of this node has carried lately, on average."""
+        self.orders_sent = 0
 
     async def read(self, work: ReadSlice) -> Ended:
         """Read the slice's window. Every foreseen trouble is an outcome. Raises FATAL errors."""
@@ -415,6 +416,7 @@ class WindowReader:
         progress.published(batch)
         if outgoing:
             self.orders_a_message += (len(rows) / len(outgoing) - self.orders_a_message) / AVERAGED_OVER
+            self.orders_sent += len(rows)
             self._measures.orders_published(platform, len(rows))
 
     def _in_region(self, work: ReadSlice, rows: list[Row]) -> list[Row]:

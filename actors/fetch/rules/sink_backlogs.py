@@ -12,6 +12,11 @@ SINK = "sink_"
 """How the consumers of sinks begin. What others do with the orders is their own affair."""
 
 
+NODES = 100
+LONGEST_S = 5.0
+"""How long a fetcher that sends little goes without a look."""
+
+
 class SinkBacklog(NamedTuple):
     """The slowest sink's consumer, empty if there is no sink, and how many orders wait before it."""
 
@@ -24,6 +29,12 @@ def sink_backlog(pending: Mapping[str, int], orders_a_message: float) -> SinkBac
     before = {name: count for name, count in pending.items() if name.startswith(SINK)}
     slowest = max(before, key=before.__getitem__, default="")
     return SinkBacklog(slowest, round(before.get(slowest, 0) * orders_a_message))
+
+
+def is_worth_a_look(sent: int, room: int, since_s: float) -> bool:
+    """Return whether a fetcher should look how many orders wait now: if that is long ago, or if `NODES` nodes that have
+    each sent as many as this one since the last look would have filled the room that there was."""
+    return since_s >= LONGEST_S or sent * NODES >= room
 
 
 def usual_size(sizes: Iterable[float]) -> float:

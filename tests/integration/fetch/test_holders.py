@@ -247,6 +247,7 @@ async def test_a_full_sink_stops_the_fetching_until_it_has_caught_up(
     connection: Connection, publisher: Publisher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("actors.fetch.fetcher.lanes.GATE_PERIOD_S", 0.05)
+    monkeypatch.setattr("actors.fetch.rules.sink_backlogs.LONGEST_S", 0.1)
     spec = sink_consumer(connection.namespace, "books")
     subject = connection.namespace.orders("elsewhere", "s1")
     waiting = [Outgoing(subject, b"{}", str(number)) for number in range(50)]
