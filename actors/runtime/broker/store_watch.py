@@ -28,6 +28,9 @@ REMEMBER_S = 5.0
 """How old a lost acknowledgement may be: a server that does not sync, and that alone lost power, may have lost what it
 acknowledged within this time."""
 HEALTH_S = 1.0
+"""How often the store is looked at."""
+UNLIMITED_S = 5.0
+"""How often, while no limit of the store is known."""
 AGAIN_S = 0.5
 MAKE_ROOM = (
     "make room: finish or delete jobs, `penstock dead drop`, or a larger disk or limit; finishing and deleting go on,"
@@ -48,6 +51,11 @@ def why_full(health: StoreHealth, free: int | None, kept: int, *, was_full: bool
     if free is not None and free < kept * more // 5:
         return f"the disk of the server's store is full: {free:,} bytes are free"
     return ""
+
+
+def rest_s(health: StoreHealth, *, sees_disk: bool) -> float:
+    """Return how soon to look again. Without any limit that is known, nothing can be learned but that there is one."""
+    return HEALTH_S if health.limit or health.failed or sees_disk else UNLIMITED_S
 
 
 def closed_streams(health: StoreHealth, *, is_clustered: bool) -> frozenset[str]:
@@ -83,20 +91,22 @@ class HealthWatch:
         """Look for ever. Raises FATAL errors."""
         task_status.started()
         while True:
-            await self._look()
-            await anyio.sleep(until_turn_s(HEALTH_S))
+            every_s = await self._look()
+            await anyio.sleep(until_turn_s(every_s))
 
-    async def _look(self) -> None:
+    async def _look(self) -> float:
+        """Look, and return how soon to look again."""
         try:
             health = await self._health()
         except FATAL:
             raise
         except StreamError:
-            return
+            return HEALTH_S
         if health is None:
-            return
+            return HEALTH_S
         free, kept = room_at(self._folder) if self._folder else (None, 0)
         self._judge(health, why_full(health, free, kept, was_full=bool(self._connection.store.full)))
+        return rest_s(health, sees_disk=self._folder is not None)
 
     def _judge(self, health: StoreHealth, full: str) -> None:
         state, before = self._connection.store, self._connection.store.kind

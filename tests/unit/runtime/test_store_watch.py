@@ -2,7 +2,7 @@
 
 import pytest
 
-from actors.runtime.broker.store_watch import closed_streams, why_full
+from actors.runtime.broker.store_watch import HEALTH_S, UNLIMITED_S, closed_streams, rest_s, why_full
 from streams.link.store_health import StoreHealth
 
 
@@ -25,3 +25,10 @@ def test_a_stream_that_failed_on_one_of_three_servers_goes_on() -> None:
     health = StoreHealth(failed="JOBS: input/output error", failed_streams=frozenset(["JOBS"]))
     assert closed_streams(health, is_clustered=False) == {"JOBS"}
     assert closed_streams(health, is_clustered=True) == frozenset()
+
+
+def test_a_store_of_which_no_limit_is_known_is_looked_at_seldom() -> None:
+    assert rest_s(StoreHealth(10), sees_disk=False) == UNLIMITED_S
+    assert rest_s(StoreHealth(10), sees_disk=True) == HEALTH_S
+    assert rest_s(StoreHealth(10, 1_000), sees_disk=False) == HEALTH_S
+    assert rest_s(StoreHealth(10, failed="JOBS: input/output error"), sees_disk=False) == HEALTH_S
