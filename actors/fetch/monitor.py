@@ -41,7 +41,7 @@ from actors.runtime.actor import FATAL, until_stopped
 from actors.runtime.dead_counts import DeadCounts
 from actors.runtime.events import outgoing_event
 from actors.runtime.logs import fields
-from actors.runtime.measures import Measures
+from actors.runtime.measures import Measures, SourceFigures
 from actors.runtime.notices.alerts import Alerts
 from actors.runtime.notices.notify import Notifier
 from actors.runtime.notices.standing import StandingNotices
@@ -265,7 +265,7 @@ class Monitor:
         self._buried &= self._worth
         if self._has_other_sources:
             self._has_other_sources = False
-            await self._forget_all_but(set(self._sources.known()))
+            self._forget_all_but(set(self._sources.known()))
         if monotonic_s() - self._looked_s >= min(LOOK_AT_CONSUMERS_S, self.progress.stuck_s):
             self._looked_s = monotonic_s()
             await self._look_at_consumers()
@@ -273,8 +273,8 @@ class Monitor:
             self._counted_s = monotonic_s()
             await self._look_at_dead_letters()
 
-    async def _forget_all_but(self, sources: set[SourceKey]) -> None:
-        await self._measures.keep_only([(source.platform, source.source) for source in sources])
+    def _forget_all_but(self, sources: set[SourceKey]) -> None:
+        self._measures.keep_only([(source.platform, source.source) for source in sources])
         self._lagging &= sources
         self._parked &= sources
         self._failures.keep_only(sources)
@@ -307,16 +307,15 @@ class Monitor:
     async def _look_at(self, source: SourceKey, ledger: Ledger) -> None:
         settings, now_ms = self._settings.current(source.platform, source.source), self._clock.now_ms()
         down_ms = now_ms - ledger.outage.since_ms if ledger.outage is not None and is_down(ledger) else 0
-        self._measures.source(
-            source.platform,
-            source.source,
-            lag_ms=lambda: lag_ms(ledger, settings, self._clock.now_ms()),
-            down_ms=max(0, down_ms),
+        figures = SourceFigures(
+            lag_s=lambda: lag_ms(ledger, settings, self._clock.now_ms()) / 1000,
+            down_s=max(0, down_ms) / 1000,
             slices=len(ledger.open),
             holes=sum(not hole.accepted_by for hole in ledger.holes),
             is_parked=ledger.state == "parked",
             is_paused=ledger.state == "paused",
         )
+        self._measures.source(source.platform, source.source, figures)
         self._outages.see(source, ledger, settings)
         if ledger.state == "parked":
             self._parked.add(source)

@@ -10,12 +10,22 @@ from contextlib import suppress
 from functools import cache, partial
 from typing import Any, NamedTuple
 
-from actors.runtime.pieces import in_pieces
-
 BY_SOURCE = ("platform", "source")
 READS = 10
 """How often figures are read that change while they are read."""
 LATENESS_S = (0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5, 30)
+
+
+class SourceFigures(NamedTuple):
+    """One source, as the leading monitor sees it. `lag_s` is called, from another thread, whenever somebody asks: it
+    grows with time alone. `down_s`: for how long it cannot be reached. `slices`: open. `holes`: not accepted."""
+
+    lag_s: Callable[[], float]
+    down_s: float
+    slices: int
+    holes: int
+    is_parked: bool
+    is_paused: bool
 
 
 class RateFigure(NamedTuple):
@@ -74,14 +84,8 @@ class Measures:
         self._unproven = counter("penstock_slices_unproven_total", unproven, ("platform",))
         self._orders = counter("penstock_orders_total", "Orders that this node published.", ("platform",))
 
-        self._known: set[tuple[str, str]] = set()
-        self._lag = gauge("penstock_watermark_lag_seconds", "How far behind.", BY_SOURCE)
-        self._down = gauge("penstock_source_down_seconds", "For how long it cannot be reached; 0: it can.", BY_SOURCE)
-        self._open = gauge("penstock_open_slices", "Slices cut and not finished.", BY_SOURCE)
-        self._holes = gauge("penstock_holes", "Slices given up on, not accepted.", BY_SOURCE)
-        self._parked = gauge("penstock_source_parked", "1 while a person is needed.", BY_SOURCE)
-        self._paused = gauge("penstock_source_paused", "1 while a person pauses it.", BY_SOURCE)
-        self._by_source = (self._lag, self._down, self._open, self._holes, self._parked, self._paused)
+        self._by_source: dict[tuple[str, str], SourceFigures] = {}
+        registry.register(_Asked(lambda: _of_sources(self._by_source)))
         self._elected = gauge("penstock_monitor_elected", "1 on the node that leads the monitor.")
 
         self._lateness = Histogram(
@@ -157,41 +161,18 @@ class Measures:
     def orders_published(self, platform: str, count: int) -> None:
         self._orders.labels(platform).inc(count)
 
-    def source(
-        self,
-        platform: str,
-        source: str,
-        *,
-        lag_ms: Callable[[], int],
-        down_ms: int,
-        slices: int,
-        holes: int,
-        is_parked: bool,
-        is_paused: bool,
-    ) -> None:
-        """Set one source's metrics, as the leading monitor sees them. `lag_ms` is called, from another thread, whenever
-        somebody asks: it grows with time alone. `slices`: open. `holes`: not accepted."""
-        names = (platform, source)
-        self._known.add(names)
-        self._lag.labels(*names).set_function(lambda: lag_ms() / 1000)
-        self._down.labels(*names).set(down_ms / 1000)
-        self._open.labels(*names).set(slices)
-        self._holes.labels(*names).set(holes)
-        self._parked.labels(*names).set(is_parked)
-        self._paused.labels(*names).set(is_paused)
+    def source(self, platform: str, source: str, figures: SourceFigures) -> None:
+        """Set one source's metrics, as the leading monitor sees them."""
+        self._by_source[platform, source] = figures
 
-    async def keep_only(self, sources: Collection[tuple[str, str]]) -> None:
-        """Drop the metrics of all other sources (platform and source), which were removed, in pieces."""
-        async for names in in_pieces(self._known.difference(sources)):
-            self._known.discard(names)
-            for gauge in self._by_source:
-                gauge.remove(*names)
+    def keep_only(self, sources: Collection[tuple[str, str]]) -> None:
+        """Drop the metrics of all other sources (platform and source), which were removed."""
+        for names in self._by_source.keys() - sources:
+            del self._by_source[names]
 
     def forget_sources(self) -> None:
         """Drop the metrics of all sources: another node leads."""
-        self._known.clear()
-        for gauge in self._by_source:
-            gauge.clear()
+        self._by_source.clear()
 
 
 class _Asked:
@@ -206,6 +187,26 @@ class _Asked:
             with suppress(RuntimeError):
                 return list(self._made())
         return []
+
+
+_OF_SOURCES: dict[str, tuple[str, str]] = {
+    "lag_s": ("penstock_watermark_lag_seconds", "How far behind."),
+    "down_s": ("penstock_source_down_seconds", "For how long it cannot be reached; 0: it can."),
+    "slices": ("penstock_open_slices", "Slices cut and not finished."),
+    "holes": ("penstock_holes", "Slices given up on, not accepted."),
+    "is_parked": ("penstock_source_parked", "1 while a person is needed."),
+    "is_paused": ("penstock_source_paused", "1 while a person pauses it."),
+}
+
+
+def _of_sources(sources: Mapping[tuple[str, str], SourceFigures]) -> Iterator[Any]:
+    from prometheus_client.core import GaugeMetricFamily
+
+    for field, (name, about) in _OF_SOURCES.items():
+        gauge = GaugeMetricFamily(name, about, labels=BY_SOURCE)
+        for names, figures in sources.items():
+            gauge.add_metric(names, figures.lag_s() if field == "lag_s" else getattr(figures, field))
+        yield gauge
 
 
 def _of_rates(figures: Iterable[RateFigure], is_governor: bool) -> Iterator[Any]:
