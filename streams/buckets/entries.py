@@ -7,6 +7,7 @@ key.
 
 import re
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 import msgspec
@@ -90,6 +91,7 @@ class Codec(Generic[T]):
         raise TypeError(f"this bucket holds bytes, not {type(value).__name__}")
 
 
+@lru_cache(maxsize=64)
 def ttl_of(text: str) -> int | None:
     """Return the seconds of a `Nats-TTL` header (`5`, `5s`, `1m30s`). None: it never expires."""
     if text.isdigit():

@@ -26,7 +26,7 @@ from streams.buckets.entries import Change, Codec, Entry, Synced, T, is_marker, 
 from streams.clock import monotonic_s, now_ms
 from streams.errors import Disconnected, NoStream, OutcomeUnknown, Refused, StreamError
 from streams.link.connection import Connection
-from streams.link.frames import parse_headers
+from streams.link.frames import header_of, parse_headers
 from streams.subjects import is_key
 from streams.topology.topology import is_passing
 
@@ -233,8 +233,8 @@ class Watch(Generic[T]):
             self._gone(key)
         else:
             self._known[key] = numbers.revision
-            if block is not None and b"\nNats-TTL:" in block:
-                self._expect_expiry(key, numbers, ttl_of(parse_headers(block).get("Nats-TTL", "")))
+            if block is not None and (ttl := header_of(block, b"Nats-TTL")):
+                self._expect_expiry(key, numbers, ttl_of(ttl.decode("utf-8", "replace")))
             self._ready.append(
                 Change(key, Entry(key, payload, numbers.revision, self._decode, stored_ms=numbers.stored_ms))
             )

@@ -121,6 +121,15 @@ def parse_headers(block: bytes | None) -> Mapping[str, str]:
     }
 
 
+def header_of(block: bytes, name: bytes) -> bytes:
+    """Return one header, empty if there is none, without reading the others. Of a doubled one the last."""
+    at = block.rfind(b"\r\n%b:" % name)
+    if at < 0:
+        return b""
+    begin = at + len(name) + 3
+    return block[begin : block.find(b"\r\n", begin)].strip()
+
+
 def status_of(block: bytes | None) -> tuple[int, str]:
     """Return the status and its text from the first line, (0, "") if there is none."""
     if not block or block[8:9] != b" ":

@@ -11,6 +11,7 @@ from streams.link.frames import (
     check_size,
     check_subject,
     header_block,
+    header_of,
     message_id_block,
     parse_headers,
     publish_frame,
@@ -85,6 +86,9 @@ def test_headers_arrive_as_they_were_sent(headers: dict[str, str]) -> None:
         return
     block = header_block(headers)
     assert parse_headers(block) == headers
+    for name, value in headers.items():
+        assert header_of(block, name.encode()) == value.strip().encode()
+    assert header_of(block, b"Nats-Absent") == b""
     assert status_of(block) == (0, "")
 
 
