@@ -186,6 +186,8 @@ class DelayTimer:
 
     def _is_due_soon(self, n: int, within_s: float) -> bool:
         """Return whether a job of a partition that others fire is due within some seconds."""
+        if not self._times.has_any(n):
+            return False
         now_ms = self._clock.now_ms()
         self._times.pass_over(now_ms - BACKSTOP_MS, (n,), MOST_PASSED)
         next_ms = self._times.next_ms((n,))

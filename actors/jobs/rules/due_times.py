@@ -101,6 +101,10 @@ class DueTimes:
         while self._bytes > self._most_bytes:
             self._shed()
 
+    def has_any(self, partition: int) -> bool:
+        """Return whether a job of the partition is known."""
+        return bool(self._heaps.get(partition))
+
     def next_ms(self, only: Collection[int]) -> int | None:
         """Return the earliest due time of these partitions, or None if there is none."""
         first = min((heap[0] for heap in self._of(only) if heap), default=None)

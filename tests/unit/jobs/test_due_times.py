@@ -36,6 +36,13 @@ def kept_of(jobs: list[tuple[int, bytes]], **options: int) -> DueTimes:
     return times
 
 
+@given(JOBS)
+def test_a_partition_has_something_while_it_has_a_next_time(jobs: list[tuple[int, bytes]]) -> None:
+    times = kept_of(jobs)
+    assert [times.has_any(n) for n in ALL] == [times.next_ms((n,)) is not None for n in ALL]
+    assert not DueTimes().has_any(0)
+
+
 @given(JOBS, TIMES)
 def test_what_is_due_is_taken_in_order_each_once_and_nothing_early(jobs: list[tuple[int, bytes]], now_ms: int) -> None:
     times = kept_of(jobs)
