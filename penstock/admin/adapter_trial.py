@@ -5,7 +5,7 @@ not fit which name in the answer (platforms/diagnosis.py). Then it asks for the 
 are known (trial_questions.py).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from actors.runtime.secrets import without_secrets
@@ -121,17 +121,7 @@ async def _try_list(
         trial.why = f"stopped after {trial.sent} requests; try a shorter window"
     except PageCut as cut:
         trial.why = cut.reason
-        pages = client.declared.pages
-        if pages.has_next and client.file is not None:
-            told = client.file.pages.next or client.file.pages.next_header
-            trial.hints.append(f"[pages] next: there are more orders, and the answer names no next page in {told!r}")
-        else:
-            trial.hints.append(
-                f"[pages] size = {cut.rows}: the platform lists no more at once, whatever it is asked for"
-            )
-        if cut.is_counted and client.file is not None:
-            told = client.file.pages.total or client.file.pages.total_header
-            trial.hints.append(f"[pages] total: {told!r} counts the orders of one answer; leave it out")
+        trial.hints += _cut_hints(cut, client)
     except PlatformError as error:
         trial.why = without_secrets(str(error))
         if "ignores the window" in trial.why and client.file is not None:
@@ -148,6 +138,17 @@ async def _try_list(
         trial.hints.append("base_url: no answer came from there; look at the account's base_url, and at the network")
     trial.hints = list(dict.fromkeys(trial.hints))
     return _Tried(trial, keys, client.account, client.longest_ms)
+
+
+def _cut_hints(cut: PageCut, client: TrialClient[AdapterTrial]) -> Iterator[str]:
+    if client.declared.pages.has_next and client.file is not None:
+        told = client.file.pages.next or client.file.pages.next_header
+        yield f"[pages] next: there are more orders, and the answer names no next page in {told!r}"
+    else:
+        yield f"[pages] size = {cut.rows}: the platform lists no more at once, whatever it is asked for"
+    if cut.is_counted and client.file is not None:
+        told = client.file.pages.total or client.file.pages.total_header
+        yield f"[pages] total: {told!r} counts the orders of one answer; leave it out"
 
 
 async def first_problem(
