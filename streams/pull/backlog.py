@@ -23,7 +23,7 @@ class ConsumerState(NamedTuple):
     upto_seq: int = 0
 
 
-async def consumer_states(connection: Connection, stream: str, *, timeout_s: float = 5.0) -> list[ConsumerState]:
+async def consumer_states(connection: Connection, stream: str) -> list[ConsumerState]:
     """Return the state of each consumer of the stream. Raises NoStream, Disconnected, OutcomeUnknown."""
     return [
         ConsumerState(
@@ -36,7 +36,7 @@ async def consumer_states(connection: Connection, stream: str, *, timeout_s: flo
             subjects=_subjects(one["config"]),
             upto_seq=one["delivered"]["stream_seq"],
         )
-        async for one in _consumers(connection, stream, timeout_s)
+        async for one in _consumers(connection, stream)
     ]
 
 
@@ -45,17 +45,17 @@ def _subjects(config: dict[str, Any]) -> tuple[str, ...]:
     return tuple(config.get("filter_subjects") or (config.get("filter_subject") or ">",))
 
 
-async def consumers_pending(connection: Connection, stream: str, *, timeout_s: float = 5.0) -> dict[str, int]:
+async def consumers_pending(connection: Connection, stream: str) -> dict[str, int]:
     """Return, by consumer, the messages not yet delivered and those delivered and not yet acknowledged.
     Raises NoStream, Disconnected, OutcomeUnknown."""
-    states = await consumer_states(connection, stream, timeout_s=timeout_s)
+    states = await consumer_states(connection, stream)
     return {state.name: state.pending + state.in_hand for state in states}
 
 
-async def _consumers(connection: Connection, stream: str, timeout_s: float) -> AsyncIterator[dict[str, Any]]:
+async def _consumers(connection: Connection, stream: str) -> AsyncIterator[dict[str, Any]]:
     seen, total = 0, 1
     while seen < total:
-        answer = await connection.api(f"CONSUMER.LIST.{stream}", {"offset": seen}, timeout_s=timeout_s)
+        answer = await connection.api(f"CONSUMER.LIST.{stream}", {"offset": seen})
         page = answer.get("consumers") or []
         for one in page:
             yield one

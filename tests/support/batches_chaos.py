@@ -126,7 +126,7 @@ class BatchWorld:
     async def is_over(self) -> bool:
         """True once every instance has ended and no pointer is left."""
         views = [await self._desk.show(instance_id) for instance_id in self.made]
-        pending = await consumers_pending(self._connection, self._connection.namespace.stream("WORK"), timeout_s=2.0)
+        pending = await consumers_pending(self._connection, self._connection.namespace.stream("WORK"))
         return all(view.is_over for view in views) and not sum(pending.values())
 
     async def verdict(self, scenario: str, form: Form, *, within_s: float) -> BatchVerdict:

@@ -160,7 +160,7 @@ class World:
 
     async def is_stored(self) -> bool:
         """True once nothing waits for the sink."""
-        pending = await consumers_pending(self.connection, self.connection.namespace.stream("ORDERS"), timeout_s=2.0)
+        pending = await consumers_pending(self.connection, self.connection.namespace.stream("ORDERS"))
         return sum(pending.values()) == 0
 
     async def finish(self, within_s: float = 90.0) -> str:
