@@ -189,9 +189,8 @@ class JobReservations:
             )
 
         is_last = (lambda job: job.attempts >= job.most_attempts) if counts else None
-        return await self._settle_many(
-            receipts, give_back, end="buried", bury_if=is_last, reason=reason or "given back"
-        )
+        end: Outcome | None = "buried" if counts else None
+        return await self._settle_many(receipts, give_back, end=end, bury_if=is_last, reason=reason or "given back")
 
     async def bury_many(self, receipts: Sequence[JobReceipt], *, reason: str) -> list[_Answer]:
         """Make jobs dead letters, with their history."""

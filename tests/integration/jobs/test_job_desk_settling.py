@@ -123,6 +123,14 @@ async def test_a_bury_sets_it_aside(office: Office) -> None:
     assert await office.desk.reserve(TOPIC) == []
 
 
+async def test_a_release_that_cannot_bury_is_stale_after_a_bury(office: Office) -> None:
+    await office.add()
+    receipt = (await office.reserve()).receipt
+    assert [answer.code for answer in await office.desk.bury([receipt])] == ["ok"]
+    assert [answer.code for answer in await office.desk.release([receipt], delay_ms=0, counts=False)] == ["stale"]
+    assert [answer.code for answer in await office.desk.bury([receipt])] == ["ok"]
+
+
 async def test_finish_by_id_ends_the_hold_that_there_is(office: Office) -> None:
     await office.add("a", topic="one")
     await office.add("a", topic="two")
