@@ -53,6 +53,11 @@ class Replayed(Struct, frozen=True, omit_defaults=True):
     is_own: bool = True
     is_known: bool = True
 
+    @property
+    def is_in_doubt(self) -> bool:
+        """Whether the content was sent, or may have been, and this call has not removed the dead letter."""
+        return not self.is_own if self.is_done else not self.is_known
+
 
 class Replayer:
     """Sends dead letters again, all but holes many at a time. `by`: the person, for the record."""
@@ -70,8 +75,7 @@ class Replayer:
         cannot be sent stays, and its result says why."""
         key = await self._resending.begin(each.seq for each in letters)
         told = await self._replay(letters)
-        in_doubt = [each.seq for each in told if not each.is_known or (each.is_done and not each.is_own)]
-        await self._resending.end(key, in_doubt)
+        await self._resending.end(key, [each.seq for each in told if each.is_in_doubt])
         return told
 
     async def _replay(self, letters: Sequence[DeadLetterEntry]) -> list[Replayed]:

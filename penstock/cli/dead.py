@@ -222,7 +222,7 @@ async def _replay(
                         call.out.say(f"{told.seq}: {told.what}")
                 advance(share)
     others = f", {shared} sent again whose letters another caller removed first" if shared else ""
-    others += f", {gone} gone meanwhile: another caller sent them again or dropped them" if gone else ""
+    others += _gone_text(gone)
     call.out.say(f"{done} sent again, {len(kept)} left as they are{others}")
     kept_ones = [msgspec.to_builtins(each) for each in kept]
     call.out.result({"replayed": done, "shared": shared, "gone": gone, "kept": kept_ones})
@@ -291,12 +291,16 @@ async def _drop(
                 told.update(await drop(records, *(each.seq for each in letters)))
                 advance(share)
     gone, in_doubt = told["gone"], told["in_doubt"]
-    others = f", {gone} gone meanwhile: another caller sent them again or dropped them" if gone else ""
+    others = _gone_text(gone)
     others += f", {in_doubt} gone that another caller may have sent again at the same time" if in_doubt else ""
     call.out.say(f"{told['dropped']} dropped{others}")
     call.out.result({"dropped": told["dropped"], "gone": gone, "in_doubt": in_doubt})
     if in_doubt:
         raise typer.Exit(1)
+
+
+def _gone_text(gone: int) -> str:
+    return f", {gone} gone meanwhile: another caller sent them again or dropped them" if gone else ""
 
 
 def _chosen_text(which: "Filter") -> str:
